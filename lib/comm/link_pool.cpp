@@ -14,7 +14,7 @@ namespace {
 template <class Visit>
 void for_each_link(const Schedule& schedule, Visit&& visit) {
   for (const Lane& lane : schedule.lanes) {
-    for (const auto& [step, from_time] : lane.steps.patterns()) {
+    for (const Step& step : lane.steps.patterns()) {
       if (step.send >= 0) visit(std::pair(step.send, lane.channel), true);
       for_each_sender(schedule, step, [&](int peer) { visit(std::pair(peer, lane.channel), false); });
     }

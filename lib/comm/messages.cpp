@@ -54,14 +54,14 @@ struct MessageBatch {
   void add(const Message& m, const Call& call) {
     auto& list = m.sends ? transfers.sends : transfers.receives;
     auto& at = m.sends ? input_at : output_at;
-    list.push_back({m.peer, static_cast<uint32_t>(list.size())});
+    list.push_back(m.peer);
     at.push_back(reinterpret_cast<uintptr_t>(m.data));
     bytes.push_back(m.count * dtype_bytes(m.dtype));
     tags.push_back(to_tag(call));
   }
   // On links of their own, from this channel on.
   Schedule schedule(int n_ranks, int rank, uint32_t first_channel) const {
-    Schedule schedule = send_recv(n_ranks, rank, transfers, 1);
+    Schedule schedule = send_recv(n_ranks, rank, transfers);
     for (Lane& lane : schedule.lanes) lane.channel += first_channel;
     return schedule;
   }

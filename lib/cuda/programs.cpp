@@ -58,7 +58,7 @@ class Links {
   static size_t at(int rank) { return static_cast<size_t>(rank); }
   void add(const Schedule& schedule) {
     for (const Lane& lane : schedule.lanes)
-      for (const auto& [step, from] : lane.steps.patterns())
+      for (const Step& step : lane.steps.patterns())
         if (step.send >= 0) places_[{schedule.rank, step.send, lane.channel}] = {};
   }
 

@@ -26,7 +26,7 @@ void Program::turn_page(BoundLane& bound, uint32_t first) {
   for (const Step& step : page) bound.steps.push_back(bind(step, lane.channel));
   // Only sums are written to their places: what is there already is read by its receiver, where it lies.
   const auto patterns = lane.steps.patterns();
-  const bool sums = std::any_of(patterns.begin(), patterns.end(), [](const auto& p) { return p.step.completes; });
+  const bool sums = std::any_of(patterns.begin(), patterns.end(), [](const Step& step) { return step.completes; });
   if (sums && schedule.may_expose)
     for (const Placeable& placeable : placeable_messages(page))
       if (placeable.ahead > 0) bound.steps[placeable.from].expects.push_back(placeable);

@@ -58,9 +58,9 @@ void Planner::set_facts(const Facts& facts, PriceList prices) {
 
 Schedule Planner::schedule_of(int rank, Collective collective, Algo algo, int root, uint32_t n_lanes) const {
   switch (collective) {
-    case Collective::kAllToAll: return all_to_all(n_ranks_, rank, 1);
-    case Collective::kGather: return gather(n_ranks_, rank, root, 1);
-    case Collective::kScatter: return scatter(n_ranks_, rank, root, 1);
+    case Collective::kAllToAll: return all_to_all(n_ranks_, rank);
+    case Collective::kGather: return gather(n_ranks_, rank, root);
+    case Collective::kScatter: return scatter(n_ranks_, rank, root);
     case Collective::kBarrier: return barrier(n_ranks_, rank);
     case Collective::kFinalize: collective = Collective::kAllReduce; break;
     default: break;
@@ -78,7 +78,7 @@ std::vector<int> Planner::neighbours() const {
   std::set<int> found;
   for (const Algo algo : {Algo::kRing, Algo::kTree})
     for (const Lane& lane : schedule(Collective::kAllReduce, algo, 0).lanes)
-      for (const auto& [step, from] : lane.steps.patterns())
+      for (const Step& step : lane.steps.patterns())
         for (const int peer : {step.recv, step.send})
           if (peer >= 0) found.insert(peer);
   return {found.begin(), found.end()};

@@ -42,12 +42,20 @@ struct InOrder {
   // The rank `distance` positions on, round the end.
   int at(int distance) const { return ranks[static_cast<size_t>((position + distance + n) % n)]; }
 };
-// Messages that a rank sends ahead in a logarithmic exchange: the fewest slots that a link may have.
-inline constexpr uint32_t kWindow = 2;
+// A chunk in the input or the output.
+inline Slice input_of(uint32_t chunk) {
+  return {Buffer::kInput, chunk};
+}
+inline Slice output_of(uint32_t chunk) {
+  return {Buffer::kOutput, chunk};
+}
+// All-gather and reduce-scatter of logarithmic depth: see doubling.cpp.
+Schedule circulant_all_gather(const Ranks& r);
+Schedule circulant_reduce_scatter(const Ranks& r);
 
-// To do one collective.
+// To do one collective. Two slots are enough for each schedule.
 struct Method {
-  Schedule (*build)(Ranks ranks) = nullptr;  // null: there is no such way
+  Schedule (*build)(const Ranks& ranks) = nullptr;  // null: there is no such way
   Cost (*cost)(const Workload& workload) = nullptr;
   bool overlaps = false;  // with more lanes, one has something to do while another one waits for its hops
 };

@@ -20,9 +20,6 @@ Step Symmetry::move(Step step, uint32_t times) const {
 namespace {
 
 // Of whole chunks of one block, to single peers.
-bool is_plain(const Schedule& schedule) {
-  return schedule.n_scratch == 0 && schedule.input_blocks == 1 && schedule.output_blocks == 1;
-}
 bool is_plain(const Step& step, int n_ranks, uint32_t n_chunks) {
   const auto is_own = [&](const Slice& slice) {
     return slice.buffer == Buffer::kNone || (slice.buffer <= Buffer::kOutput && slice.chunk == step.chunk);
@@ -32,17 +29,14 @@ bool is_plain(const Step& step, int n_ranks, uint32_t n_chunks) {
 }
 
 bool is_moved(const Steps& first, const Steps& moved, const Symmetry& moves, uint32_t times) {
-  const auto same = [&](const Steps::Pattern& a, const Steps::Pattern& b) {
-    return a.from == b.from && moves.move(a.step, times) == b.step;
-  };
+  const auto same = [&](const Step& a, const Step& b) { return moves.move(a, times) == b; };
   return std::ranges::equal(first.runs(), moved.runs()) && std::ranges::equal(first.patterns(), moved.patterns(), same);
 }
 
 bool is_moved(const Schedule& first, const Schedule& moved, const Symmetry& moves) {
   const uint32_t times = moves.times(moved.rank);
-  return is_plain(moved) && moved.n_ranks == first.n_ranks && moved.n_chunks == first.n_chunks &&
-         moved.may_expose == first.may_expose && moved.alike == first.alike &&
-         std::ranges::equal(first.lanes, moved.lanes, [&](const Lane& a, const Lane& b) {
+  return moved.n_ranks == first.n_ranks && moved.n_chunks == first.n_chunks && moved.may_expose == first.may_expose &&
+         moved.alike == first.alike && std::ranges::equal(first.lanes, moved.lanes, [&](const Lane& a, const Lane& b) {
            return a.channel == b.channel && is_moved(a.steps, b.steps, moves, times);
          });
 }
@@ -52,8 +46,8 @@ bool can_be_first(const Schedule& schedule, const Symmetry& moves) {
   for (const Lane& lane : schedule.lanes) {
     for (const Steps::Run& run : lane.steps.runs())
       if (run.times > 1 && !moves.suit(run.walk)) return false;
-    for (const Steps::Pattern& pattern : lane.steps.patterns())
-      if (!is_plain(pattern.step, schedule.n_ranks, schedule.n_chunks)) return false;
+    for (const Step& pattern : lane.steps.patterns())
+      if (!is_plain(pattern, schedule.n_ranks, schedule.n_chunks)) return false;
   }
   return true;
 }

@@ -12,24 +12,60 @@ namespace {
 //   out <-down-- out <-down--/
 //
 // Up and down are lanes of their own, on one channel: up sends to the next rank and receives from the one before, down
-// the other way round. The last rank, where the sums turn, has an up lane alone.
+// the other way round. The last rank, where the sums turn, has an up lane alone. One slot.
 struct Chain {
   int n, rank;
   bool is_last() const { return rank == n - 1; }
 
   // The sum of `chunk` so far goes on; in the end it is stored there, and sent to `to`.
   Step up(uint32_t chunk, Slice sum, int to) const {
-    Step step{.recv = rank - 1, .send = rank + 1, .chunk = chunk, .local = {Buffer::kInput, chunk}};
+    Step step{.recv = rank - 1, .send = rank + 1, .chunk = chunk, .local = input_of(chunk)};
     if (!is_last()) return step;
     step.send = to;
     step.store = sum;
     step.completes = true;
     return step;
   }
-  Step down(uint32_t chunk, Slice store) const {
-    return {.recv = rank + 1, .send = rank - 1, .chunk = chunk, .store = store};
+  Schedule schedule(Steps up, Steps down) const {
+    Schedule made{.rank = rank, .n_ranks = n, .n_chunks = 1};
+    made.add_lane(0, std::move(up));
+    made.add_lane(0, std::move(down));
+    return made;
   }
 };
+
+// In place, the input has been read by the step that sends it up, and the result comes only after that was received.
+Schedule chain_all_reduce(const Ranks& r) {
+  const Chain chain{r.n(), r.rank};
+  Steps down;
+  if (!chain.is_last()) down.push_back({.recv = r.rank + 1, .send = r.rank - 1, .store = output_of(0)});
+  return chain.schedule({chain.up(0, output_of(0), r.rank - 1)}, std::move(down));
+}
+
+// The last rank hands the sums to the root.
+Schedule chain_reduce(const Ranks& r) {
+  const Chain chain{r.n(), r.rank};
+  Steps to_root;
+  if (r.rank == r.root && !chain.is_last()) to_root.push_back({.recv = r.n() - 1, .store = output_of(0)});
+  const bool is_root = r.rank == r.root;
+  return chain.schedule({chain.up(0, is_root ? output_of(0) : Slice{}, is_root ? -1 : r.root)}, std::move(to_root));
+}
+
+// All blocks go up, and each comes down as far as its rank.
+Schedule chain_reduce_scatter(const Ranks& r) {
+  const Chain chain{r.n(), r.rank};
+  Steps up, down;
+  for (int block = 0; block < r.n(); block++) {
+    const auto chunk = static_cast<uint32_t>(block);
+    const bool is_own = block == r.rank;
+    const Slice out = is_own ? output_of(0) : Slice{};
+    const int below = is_own ? -1 : r.rank - 1;
+    up.push_back(chain.up(chunk, out, below));
+    if (!chain.is_last() && block <= r.rank)
+      down.push_back({.recv = r.rank + 1, .send = below, .chunk = chunk, .store = out});
+  }
+  return chain.schedule(std::move(up), std::move(down));
+}
 
 // What goes up, and what comes down. The first piece has to go all the way before the last rank has anything.
 Cost cost_of(const Workload& b, double up, double down) {
@@ -49,62 +85,11 @@ Cost cost_of(const Workload& b, double up, double down) {
 
 }  // namespace
 
-// In place, the input has been read by the step that sends it up, and the result comes only after that was received.
-Schedule chain_all_reduce(int n_ranks, int rank, uint32_t n_chunks) {
-  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks};
-  const Chain chain{n_ranks, rank};
-  Steps up, down;
-  for (uint32_t c = 0; c < n_chunks; c++) {
-    up.push_back(chain.up(c, {Buffer::kOutput, c}, rank - 1));
-    if (!chain.is_last()) down.push_back(chain.down(c, {Buffer::kOutput, c}));
-  }
-  schedule.add_lane(0, std::move(up));
-  schedule.add_lane(0, std::move(down));
-  return schedule;
-}
-
-// The last rank hands the sums to the root.
-Schedule chain_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
-  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks, .output_blocks = rank == root};
-  const Chain chain{n_ranks, rank};
-  Steps up, to_root;
-  for (uint32_t c = 0; c < n_chunks; c++) {
-    const Slice out{Buffer::kOutput, c};
-    up.push_back(chain.up(c, rank == root ? out : Slice{}, rank == root ? -1 : root));
-    if (rank == root && !chain.is_last()) to_root.push_back({.recv = n_ranks - 1, .chunk = c, .store = out});
-  }
-  schedule.add_lane(0, std::move(up));
-  schedule.add_lane(0, std::move(to_root));
-  return schedule;
-}
-
-// All blocks go up, and each comes down as far as its rank.
-Schedule chain_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks) {
-  const auto n = static_cast<uint32_t>(n_ranks), own = static_cast<uint32_t>(rank);
-  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks, .input_blocks = n};
-  const Chain chain{n_ranks, rank};
-  Steps up, down;
-  for (uint32_t block = 0; block < n; block++)
-    for (uint32_t c = block * n_chunks; c < (block + 1) * n_chunks; c++) {
-      const Slice out = block == own ? Slice{Buffer::kOutput, c - block * n_chunks} : Slice{};
-      up.push_back(chain.up(c, out, block == own ? -1 : rank - 1));
-      if (chain.is_last() || block > own) continue;
-      Step step = chain.down(c, out);
-      if (block == own) step.send = -1;
-      down.push_back(step);
-    }
-  schedule.add_lane(0, std::move(up));
-  schedule.add_lane(0, std::move(down));
-  return schedule;
-}
-
 extern const Algorithm kChain = {
     .name = "chain",
-    .all_reduce = {[](Ranks r) { return chain_all_reduce(r.n(), r.rank, 1); },
-                   [](const Workload& b) { return cost_of(b, b.bytes, b.bytes); }},
-    .reduce = {[](Ranks r) { return chain_reduce(r.n(), r.rank, r.root, 1); },
-               [](const Workload& b) { return cost_of(b, b.bytes, 0); }},
-    .reduce_scatter = {[](Ranks r) { return chain_reduce_scatter(r.n(), r.rank, 1); },
+    .all_reduce = {chain_all_reduce, [](const Workload& b) { return cost_of(b, b.bytes, b.bytes); }},
+    .reduce = {chain_reduce, [](const Workload& b) { return cost_of(b, b.bytes, 0); }},
+    .reduce_scatter = {chain_reduce_scatter,
                        [](const Workload& b) { return cost_of(b, b.n * b.bytes, b.others() * b.bytes); }},
     .otherwise = Algo::kRing,
     .keeps_rank_order = true};

@@ -1,13 +1,11 @@
 #include "schedule/check_goal.h"
 
-#include <algorithm>
+#include <deque>
 #include <map>
 #include <utility>
 
 namespace tutti {
 namespace {
-
-constexpr uint32_t kNobody = UINT32_MAX;
 
 using checker::wrong;
 
@@ -38,34 +36,23 @@ RankBlocks blocks_of(Goal goal, uint32_t n, uint32_t rank, bool is_root) {
   return {};
 }
 
-// Logical blocks are all ranks' inputs; the k-th receive of d from s is the k-th send of s to d.
+// Logical blocks are all ranks' sends; the k-th receive of d from s is the k-th send of s to d.
 Result<GoalTable> transfer_table(int n_ranks, std::span<const Transfers> transfers) {
   if (transfers.size() != static_cast<size_t>(n_ranks)) return wrong("each rank needs its list of transfers");
   GoalTable table{.logical_blocks = 0, .ranks = std::vector<RankBlocks>(transfers.size())};
-  std::map<std::pair<int, int>, std::vector<uint32_t>> sent;  // by sender and receiver, first one last
-  for (int rank = 0; rank < n_ranks; rank++) {
-    uint32_t blocks = 0;
-    for (const Transfer& send : transfers[static_cast<size_t>(rank)].sends) {
-      sent[{rank, send.peer}].push_back(table.logical_blocks + send.block);
-      blocks = std::max(blocks, send.block + 1);
+  std::map<std::pair<int, int>, std::deque<uint32_t>> sent;  // by sender and receiver
+  for (int rank = 0; rank < n_ranks; rank++)
+    for (const int to : transfers[static_cast<size_t>(rank)].sends) {
+      table.ranks[static_cast<size_t>(rank)].input.push_back(table.logical_blocks);
+      sent[{rank, to}].push_back(table.logical_blocks++);
     }
-    table.ranks[static_cast<size_t>(rank)].input = every(blocks, table.logical_blocks);
-    table.logical_blocks += blocks;
-  }
-  for (auto& [pair, blocks] : sent) blocks = {blocks.rbegin(), blocks.rend()};
-  for (int rank = 0; rank < n_ranks; rank++) {
-    const std::vector<Transfer>& receives = transfers[static_cast<size_t>(rank)].receives;
-    std::vector<uint32_t>& output = table.ranks[static_cast<size_t>(rank)].output;
-    output.assign(receives.size(), kNobody);
-    for (const Transfer& receive : receives) {
-      std::vector<uint32_t>& from = sent[{receive.peer, rank}];
-      if (from.empty()) return wrong(format("rank %d receives more than rank %d sends to it", rank, receive.peer));
-      if (receive.block >= output.size() || output[receive.block] != kNobody)
-        return wrong(format("rank %d does not receive every output block once", rank));
-      output[receive.block] = from.back();
-      from.pop_back();
+  for (int rank = 0; rank < n_ranks; rank++)
+    for (const int from : transfers[static_cast<size_t>(rank)].receives) {
+      std::deque<uint32_t>& left = sent[{from, rank}];
+      if (left.empty()) return wrong(format("rank %d receives more than rank %d sends to it", rank, from));
+      table.ranks[static_cast<size_t>(rank)].output.push_back(left.front());
+      left.pop_front();
     }
-  }
   for (const auto& [pair, blocks] : sent) {
     if (!blocks.empty()) return wrong(format("rank %d sends more than rank %d receives", pair.first, pair.second));
   }

@@ -7,24 +7,13 @@
 namespace tutti {
 namespace {
 
+// In an exchange a rank sends so many messages before it takes its peer's in turn: so circulant wants two slots. More
+// would hide more of the hops.
+constexpr int kAhead = 1;
+
 Schedule one_lane(Schedule schedule, Steps steps) {
   schedule.add_lane(0, std::move(steps));
   return schedule;
-}
-
-// Sends run `window` messages ahead of receives.
-void exchange(Steps& steps, const std::vector<Step>& sends, const std::vector<Step>& receives, size_t window) {
-  for (size_t i = 0; i < std::max(sends.size(), receives.size() + window - 1); i++) {
-    if (i < sends.size()) steps.push_back(sends[i]);
-    if (i + 1 >= window && i + 1 - window < receives.size()) steps.push_back(receives[i + 1 - window]);
-  }
-}
-
-Slice in(uint32_t chunk) {
-  return {Buffer::kInput, chunk};
-}
-Slice out(uint32_t chunk) {
-  return {Buffer::kOutput, chunk};
 }
 
 // The exchanges of a reduce-scatter: at half the ranks, a quarter, and so on, rounded up. Before one a rank has the
@@ -45,137 +34,123 @@ std::vector<Exchange> exchanges(int n) {
   return made;
 }
 
-}  // namespace
-
-Schedule circulant_all_gather(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
-  const InOrder order(ranks, rank);
-  const int n = order.n;
-  std::vector<Exchange> backwards = exchanges(n);
-  std::reverse(backwards.begin(), backwards.end());
-  Steps steps;
-  for (uint32_t c = 0; c < n_chunks; c++) {
-    const auto chunk_at = [&](int distance) { return static_cast<uint32_t>(order.at(distance)) * n_chunks + c; };
-    const uint32_t own = chunk_at(0);
-    steps.push_back({.chunk = own, .local = in(c), .store = out(own)});
-    for (const auto [d, count] : backwards) {
-      std::vector<Step> sends, receives;
-      for (int j = 0; j < count; j++) {
-        const uint32_t give = chunk_at(j), take = chunk_at(d + j);
-        sends.push_back({.send = order.at(-d), .chunk = give, .local = out(give)});
-        receives.push_back({.recv = order.at(d), .chunk = take, .store = out(take)});
-      }
-      exchange(steps, sends, receives, window);
-    }
+// The steps give(i) and take(i) for an exchange's messages.
+template <class Give, class Take>
+void exchange(Steps& steps, int count, Give give, Take take) {
+  for (int i = 0; i < count + kAhead; i++) {
+    if (i < count) steps.push_back(give(i));
+    if (i >= kAhead) steps.push_back(take(i - kAhead));
   }
-  return one_lane({.rank = rank, .n_ranks = n, .n_chunks = n_chunks, .output_blocks = static_cast<uint32_t>(n)},
-                  std::move(steps));
 }
 
-// The sum for the block j positions on is scratch[j], once there is more in it than the input.
-Schedule circulant_reduce_scatter(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
-  const InOrder order(ranks, rank);
+// The block of the position so far on.
+uint32_t block_at(const InOrder& order, int distance) {
+  return static_cast<uint32_t>(order.at(distance));
+}
+
+}  // namespace
+
+Schedule circulant_all_gather(const Ranks& r) {
+  const InOrder order(r.order, r.rank);
+  std::vector<Exchange> backwards = exchanges(order.n);
+  std::reverse(backwards.begin(), backwards.end());
+  Steps steps{{.chunk = block_at(order, 0), .local = input_of(0), .store = output_of(block_at(order, 0))}};
+  for (const auto [d, count] : backwards)
+    exchange(
+        steps, count,
+        [&](int j) {
+          const uint32_t chunk = block_at(order, j);
+          return Step{.send = order.at(-d), .chunk = chunk, .local = output_of(chunk)};
+        },
+        [&](int j) {
+          const uint32_t chunk = block_at(order, d + j);
+          return Step{.recv = order.at(d), .chunk = chunk, .store = output_of(chunk)};
+        });
+  return one_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1}, std::move(steps));
+}
+
+// The sum for the block j positions on is scratch[j], once there is more in it than the input: for half of the ranks.
+Schedule circulant_reduce_scatter(const Ranks& r) {
+  const InOrder order(r.order, r.rank);
   const int n = order.n, n_sums = n > 2 ? n / 2 : 0;
   Steps steps;
-  for (uint32_t c = 0; c < n_chunks; c++) {
-    const auto chunk_at = [&](int distance) { return static_cast<uint32_t>(order.at(distance)) * n_chunks + c; };
-    bool is_first = true;
-    const auto sum_at = [&](int distance) -> Slice {
-      if (!is_first && distance < n_sums) return {Buffer::kScratch, static_cast<uint32_t>(distance)};
-      return in(chunk_at(distance));
-    };
-    for (const auto [d, count] : exchanges(n)) {
-      std::vector<Step> sends, receives;
-      for (int j = 0; j < count; j++) {
-        sends.push_back({.send = order.at(d), .chunk = chunk_at(d + j), .local = sum_at(d + j)});
-        const Slice store = d > 1 ? Slice{Buffer::kScratch, static_cast<uint32_t>(j)} : out(c);
-        receives.push_back({.recv = order.at(-d), .chunk = chunk_at(j), .local = sum_at(j), .store = store});
-        receives.back().completes = d == 1;
-      }
-      exchange(steps, sends, receives, window);
-      is_first = false;
-    }
-    if (n == 1) steps.push_back({.chunk = c, .local = in(c), .store = out(c), .completes = true});
+  bool is_first = true;
+  const auto sum_at = [&](int distance) {
+    const bool is_sum = !is_first && distance < n_sums;
+    return is_sum ? Slice{Buffer::kScratch, static_cast<uint32_t>(distance)} : input_of(block_at(order, distance));
+  };
+  for (const auto [d, count] : exchanges(n)) {
+    exchange(
+        steps, count,
+        [&](int j) { return Step{.send = order.at(d), .chunk = block_at(order, d + j), .local = sum_at(d + j)}; },
+        [&](int j) {
+          const Slice store = d > 1 ? Slice{Buffer::kScratch, static_cast<uint32_t>(j)} : output_of(0);
+          const uint32_t chunk = block_at(order, j);
+          return Step{.recv = order.at(-d), .chunk = chunk, .local = sum_at(j), .store = store, .completes = d == 1};
+        });
+    is_first = false;
   }
-  Schedule schedule{.rank = rank, .n_ranks = n, .n_chunks = n_chunks, .n_scratch = static_cast<uint32_t>(n_sums)};
-  schedule.input_blocks = static_cast<uint32_t>(n);
-  return one_lane(schedule, std::move(steps));
+  if (n == 1) steps.push_back({.local = input_of(0), .store = output_of(0), .completes = true});
+  return one_lane({.rank = r.rank, .n_ranks = n, .n_chunks = 1, .n_scratch = static_cast<uint32_t>(n_sums)},
+                  std::move(steps));
 }
 
 namespace {
 
-// One exchange of an all-reduce, whose chunk c ends at the position c % n. `give` and `take` are a position's steps for
-// what it sends and receives, by their numbers and chunks.
-struct ChunkExchange {
-  const InOrder& order;
-  uint32_t n_chunks;
-  int window;
-  Steps& steps;
-
-  // Chunks at the distances from give_from and take_from on, `count` of each. From the number `other` on, steps that
-  // give are of another kind.
-  template <class Give, class Take>
-  void run(int count, int give_from, int take_from, int other, Give give, Take take) const {
-    const int ahead = std::min(window - 1, count);
-    const auto n = static_cast<uint32_t>(order.n);
-    if (n_chunks != n) return run_one_by_one(count, give_from, take_from, give, take);
-    int begins[] = {0, ahead, other, count, count + ahead};
-    std::sort(std::begin(begins), std::end(begins));
-    for (size_t k = 0; k + 1 < std::size(begins); k++) {
-      const int i = begins[k];
-      std::vector<Steps::Pattern> patterns;
-      if (i < count) patterns.push_back({give(i, chunk_at(give_from + i))});
-      if (i >= ahead) patterns.push_back({take(chunk_at(take_from + i - ahead))});
-      const auto times = static_cast<uint32_t>(begins[k + 1] - i);
-      if (times > 0) steps.repeat(patterns, times, {.stride = 1, .modulus = n});
-    }
+// One exchange of an all-reduce of n chunks, the one for each position. give(i, chunk) and take(chunk) are the steps
+// for what a rank sends and receives: for the chunks at the distances from give_from and take_from on, `count` of each.
+// From the number `other` on, steps that give are of another kind.
+template <class Give, class Take>
+void exchange_chunks(Steps& steps, const InOrder& order, int count, int give_from, int take_from, int other, Give give,
+                     Take take) {
+  const auto chunk_at = [&](int distance) { return static_cast<uint32_t>((order.position + distance) % order.n); };
+  int begins[] = {0, kAhead, other, count, count + kAhead};
+  std::sort(std::begin(begins), std::end(begins));
+  for (size_t k = 0; k + 1 < std::size(begins); k++) {
+    const int i = begins[k];
+    std::vector<Step> patterns;
+    if (i < count) patterns.push_back(give(i, chunk_at(give_from + i)));
+    if (i >= kAhead) patterns.push_back(take(chunk_at(take_from + i - kAhead)));
+    steps.repeat(patterns, static_cast<uint32_t>(begins[k + 1] - i),
+                 {.stride = 1, .modulus = static_cast<uint32_t>(order.n)});
   }
+}
 
-  template <class Give, class Take>
-  void run_one_by_one(int count, int give_from, int take_from, Give give, Take take) const {
-    std::vector<Step> sends, receives;
-    for (uint32_t group = 0; group < n_chunks; group += static_cast<uint32_t>(order.n))
-      for (int i = 0; i < count; i++) {
-        if (const uint32_t c = group + chunk_at(give_from + i); c < n_chunks) sends.push_back(give(i, c));
-        if (const uint32_t c = group + chunk_at(take_from + i); c < n_chunks) receives.push_back(take(c));
-      }
-    exchange(steps, sends, receives, static_cast<size_t>(window));
-  }
-
-  uint32_t chunk_at(int distance) const { return static_cast<uint32_t>((order.position + distance) % order.n); }
-};
-
-}  // namespace
-
-// Sums stand in the output.
-Schedule circulant_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
-  const InOrder order(ranks, rank);
+// A reduce-scatter and an all-gather: a ring's traffic in logarithmic depth. Sums stand in the output.
+Schedule circulant_all_reduce(const Ranks& r) {
+  const InOrder order(r.order, r.rank);
   const int n = order.n;
   const std::vector<Exchange> halving = exchanges(n);
   Steps steps;
-  const ChunkExchange all{order, n_chunks, static_cast<int>(window), steps};
   for (size_t k = 0; k < halving.size(); k++) {
     const auto [d, count] = halving[k];
     // An odd one out has not been added to.
     const int n_sums = k == 0 ? 0 : std::min(count, n / 2 - d);
-    all.run(
-        count, d, 0, n_sums,
-        [&](int i, uint32_t c) { return Step{.send = order.at(d), .chunk = c, .local = i < n_sums ? out(c) : in(c)}; },
+    exchange_chunks(
+        steps, order, count, d, 0, n_sums,
+        [&](int i, uint32_t c) {
+          return Step{.send = order.at(d), .chunk = c, .local = i < n_sums ? output_of(c) : input_of(c)};
+        },
         [&](uint32_t c) {
-          return Step{
-              .recv = order.at(-d), .chunk = c, .local = k > 0 ? out(c) : in(c), .store = out(c), .completes = d == 1};
+          return Step{.recv = order.at(-d),
+                      .chunk = c,
+                      .local = k > 0 ? output_of(c) : input_of(c),
+                      .store = output_of(c),
+                      .completes = d == 1};
         });
   }
   for (size_t k = halving.size(); k-- > 0;) {
     const auto [d, count] = halving[k];
-    all.run(
-        count, 0, d, count, [&](int, uint32_t c) { return Step{.send = order.at(-d), .chunk = c, .local = out(c)}; },
-        [&](uint32_t c) { return Step{.recv = order.at(d), .chunk = c, .store = out(c)}; });
+    exchange_chunks(
+        steps, order, count, 0, d, count,
+        [&](int, uint32_t c) { return Step{.send = order.at(-d), .chunk = c, .local = output_of(c)}; },
+        [&](uint32_t c) { return Step{.recv = order.at(d), .chunk = c, .store = output_of(c)}; });
   }
-  for (uint32_t c = 0; n == 1 && c < n_chunks; c++)
-    steps.push_back({.chunk = c, .local = in(c), .store = out(c), .completes = true});
-  Schedule schedule{.rank = rank, .n_ranks = n, .n_chunks = n_chunks};
-  if (n_chunks == static_cast<uint32_t>(n)) schedule.alike = {1, {.stride = 1, .modulus = n_chunks}};
-  return one_lane(std::move(schedule), std::move(steps));
+  if (n == 1) steps.push_back({.local = input_of(0), .store = output_of(0), .completes = true});
+  const auto n_chunks = static_cast<uint32_t>(n);
+  return one_lane(
+      {.rank = r.rank, .n_ranks = n, .n_chunks = n_chunks, .alike = {1, {.stride = 1, .modulus = n_chunks}}},
+      std::move(steps));
 }
 
 // 2^k positions 0 .. p-1 exchange; position p+i folds into i before and hears the result from it.
@@ -183,41 +158,37 @@ Schedule circulant_all_reduce(std::span<const int> ranks, int rank, uint32_t n_c
 //   n = 5    0 <--> 1     0 <--> 2       4 --> 0 first, then distances 1 and 2, then 0 --> 4
 //            2 <--> 3     1 <--> 3
 //
-// Both sides of an exchange add the lower position's sum to the left, so they get the same bits.
-Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks) {
-  const InOrder order(ranks, rank);
+// Both sides of an exchange add the lower position's sum to the left, so they get the same bits. For small messages:
+// whole ones. One slot.
+Schedule doubling_all_reduce(const Ranks& r) {
+  const InOrder order(r.order, r.rank);
   const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.n)));
   const int position = order.position;
-  const auto at = [&](int other) { return ranks[static_cast<size_t>(other)]; };  // by position
+  const auto at = [&](int other) { return r.order[static_cast<size_t>(other)]; };  // by position
   std::vector<int> partners;  // whom this one hears from, in this order
-  if (position + p < order.n) partners.push_back(position + p);
-  for (int d = 1; d < p && position < p; d *= 2) partners.push_back(position ^ d);
   const bool has_extra = position + p < order.n;
+  if (has_extra) partners.push_back(position + p);
+  for (int d = 1; d < p && position < p; d *= 2) partners.push_back(position ^ d);
   Steps steps;
-  for (uint32_t c = 0; c < n_chunks; c++) {
-    if (position >= p) {
-      steps.push_back({.send = at(position - p), .chunk = c, .local = in(c)});
-      steps.push_back({.recv = at(position - p), .chunk = c, .store = out(c)});
-    } else if (partners.empty()) {
-      steps.push_back({.chunk = c, .local = in(c), .store = out(c), .completes = true});
-    } else if (!has_extra) {
-      steps.push_back({.send = at(partners[0]), .chunk = c, .local = in(c)});
-    }
-    // Every sum goes to the next partner at once, the last one to whom this rank folded in.
-    for (size_t k = 0; k < partners.size(); k++) {
-      Step step{.recv = at(partners[k]), .chunk = c, .store = out(c), .completes = k + 1 == partners.size()};
-      const bool own_is_left = partners[k] > position && partners[k] < p;
-      (own_is_left ? step.before : step.local) = k == 0 ? in(c) : out(c);
-      if (!step.completes) step.send = at(partners[k + 1]);
-      if (step.completes && has_extra) step.send = at(partners[0]);
-      steps.push_back(step);
-    }
+  if (position >= p) {
+    steps = {{.send = at(position - p), .local = input_of(0)}, {.recv = at(position - p), .store = output_of(0)}};
+  } else if (partners.empty()) {
+    steps.push_back({.local = input_of(0), .store = output_of(0), .completes = true});
+  } else if (!has_extra) {
+    steps.push_back({.send = at(partners[0]), .local = input_of(0)});
+  }
+  // Every sum goes to the next partner at once, the last one to whom this rank folded in.
+  for (size_t k = 0; k < partners.size(); k++) {
+    Step step{.recv = at(partners[k]), .store = output_of(0), .completes = k + 1 == partners.size()};
+    const bool own_is_left = partners[k] > position && partners[k] < p;
+    (own_is_left ? step.before : step.local) = k == 0 ? input_of(0) : output_of(0);
+    if (!step.completes) step.send = at(partners[k + 1]);
+    if (step.completes && has_extra) step.send = at(partners[0]);
+    steps.push_back(step);
   }
   // Every exchange overwrites the sum that the one before has sent.
-  return one_lane({.rank = rank, .n_ranks = order.n, .n_chunks = n_chunks, .may_expose = false}, std::move(steps));
+  return one_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1, .may_expose = false}, std::move(steps));
 }
-
-namespace {
 
 Cost circulant_cost(const Workload& b) {
   const double part = b.bytes / b.n;
@@ -255,15 +226,11 @@ Cost doubling_cost(const Workload& b) {
 }  // namespace
 
 // For two ranks these are a ring and one-shot.
-extern const Algorithm kCirculant = {
-    .name = "circulant",
-    .all_reduce = {[](Ranks r) { return circulant_all_reduce(r.order, r.rank, r.n(), kWindow); }, circulant_cost},
-    .otherwise = Algo::kTree,
-    .least_ranks = 3};
+extern const Algorithm kCirculant = {.name = "circulant",
+                                     .all_reduce = {circulant_all_reduce, circulant_cost},
+                                     .otherwise = Algo::kTree,
+                                     .least_ranks = 3};
 extern const Algorithm kDoubling = {
-    .name = "doubling",
-    .all_reduce = {[](Ranks r) { return doubling_all_reduce(r.order, r.rank, 1); }, doubling_cost},
-    .otherwise = Algo::kTree,
-    .least_ranks = 3};
+    .name = "doubling", .all_reduce = {doubling_all_reduce, doubling_cost}, .otherwise = Algo::kTree, .least_ranks = 3};
 
 }  // namespace tutti

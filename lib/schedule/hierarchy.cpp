@@ -23,7 +23,7 @@ struct Place {
   Hosts hosts;
   int n_hosts, n_rails, host = -1;
   int n_here = 0, position = 0;  // on this host
-  bool are_alike = true;         // the hosts: in how many ranks they have
+  bool are_alike = true;         // the hosts, in how many ranks they have: then trips differ in their chunks alone
 
   Place(Hosts all, int rank) : hosts(all), n_hosts(static_cast<int>(all.size())), n_rails(0) {
     for (int h = 0; h < n_hosts; h++) {
@@ -38,6 +38,7 @@ struct Place {
     }
     assert(host >= 0);
   }
+  uint32_t n_chunks() const { return static_cast<uint32_t>(n_rails * n_hosts); }  // of a group
   // Who stands at this position, counted round, on the host `by` hosts on.
   int rank_at(int by, int at) const {
     const std::vector<int>& ranks = hosts[static_cast<size_t>((host + by + n_hosts) % n_hosts)];
@@ -48,59 +49,49 @@ struct Place {
 
 struct Group {
   const Place& place;
-  uint32_t n_chunks, group;
+  uint32_t first_chunk;
   Steps& steps;
 
-  uint32_t n_group_chunks() const { return static_cast<uint32_t>(place.n_rails * place.n_hosts); }
-  // All its chunks exist, on hosts that are alike: then trips, and hosts, differ in their chunks alone.
-  bool is_regular() const { return place.are_alike && (group + 1) * n_group_chunks() <= n_chunks; }
   // Chunks move by so many hosts.
   Walk walk(int by) const {
     const auto hosts_on = static_cast<uint32_t>((by + place.n_hosts) % place.n_hosts);
-    return {.stride = hosts_on * static_cast<uint32_t>(place.n_rails), .modulus = n_group_chunks()};
+    return {.stride = hosts_on * static_cast<uint32_t>(place.n_rails), .modulus = place.n_chunks()};
   }
 
   // A step of chunk (k, s).
   Step of_chunk(int k, int s, Step step, bool from_input, bool from_output, bool stores) const {
-    step.chunk = group * n_group_chunks() + static_cast<uint32_t>(s * place.n_rails + k);
-    if (from_input) step.local = {Buffer::kInput, step.chunk};
-    if (from_output) step.local = {Buffer::kOutput, step.chunk};
-    if (stores) step.store = {Buffer::kOutput, step.chunk};
-    if (k >= place.n_rails) step.chunk = n_chunks;
+    step.chunk = first_chunk + static_cast<uint32_t>(s * place.n_rails + k);
+    if (from_input) step.local = input_of(step.chunk);
+    if (from_output) step.local = output_of(step.chunk);
+    if (stores) step.store = output_of(step.chunk);
     return step;
-  }
-  // The last group may lack it, on all ranks.
-  void add(const Step& step) const {
-    if (step.chunk < n_chunks) steps.push_back(step);
   }
 
-  // Trips round the host: each takes one chunk for every rank of it.
-  int trips() const { return (place.n_rails + place.n_here - 1) / place.n_here * place.n_hosts; }
-  int rail(int trip, int owner) const {
-    const int n = place.n_here;
-    return trip / place.n_hosts * n + (owner % n + n) % n;
-  }
-  int owner_host(int trip) const { return (place.host + trip) % place.n_hosts; }
-  Step here(int tick, bool sends) const {
-    Step step;
-    if (tick > 0) step.recv = place.rank_at(0, place.position - 1);
-    if (sends) step.send = place.rank_at(0, place.position + 1);
-    return step;
-  }
+  // Trips round the host: each takes one chunk for every rank of it, at a rank first that of the position `by` on. The
+  // last may lack some, where there is no such rail. make(k, s, tick, step) says what the step does with chunk (k, s).
   template <class Make>
-  void add_trips(Make make) const {
-    if (is_regular()) return repeat_trips(steps, trips(), place.n_here, walk(1), make);
-    for_each_tick(0, trips(), 1, place.n_here, [&](int trip, int first, int last) {
-      for (int tick = first; tick <= last; tick++) add(make(trip, tick));
+  void add_trips(int by, Make make) const {
+    const int n = place.n_here, trips = (place.n_rails + n - 1) / n * place.n_hosts;
+    const auto rail = [&](int trip, int tick) {
+      return trip / place.n_hosts * n + (place.position + by - tick + 2 * n) % n;
+    };
+    const auto step = [&](int trip, int tick) {
+      Step here;
+      if (tick > 0) here.recv = place.rank_at(0, place.position - 1);
+      if (tick < n - 1) here.send = place.rank_at(0, place.position + 1);
+      return make(rail(trip, tick), (place.host + trip) % place.n_hosts, tick, here);
+    };
+    if (place.are_alike) return repeat_trips(steps, trips, n, walk(1), step);
+    for_each_tick(0, trips, 1, n, [&](int trip, int tick) {
+      if (rail(trip, tick) < place.n_rails) steps.push_back(step(trip, tick));
     });
   }
 
   void reduce_here() const {
-    add_trips([&](int trip, int tick) {
+    add_trips(-1, [&](int k, int s, int tick, Step step) {
       const bool is_last = tick == place.n_here - 1;
-      Step step = here(tick, !is_last);
       step.completes = is_last && place.n_hosts == 1;
-      return of_chunk(rail(trip, place.position - 1 - tick), owner_host(trip), step, true, false, is_last);
+      return of_chunk(k, s, step, true, false, is_last);
     });
   }
 
@@ -115,29 +106,33 @@ struct Group {
   }
 
   void all_reduce_rails() const {
-    const int n = place.n_hosts;
-    for_each_tick(place.position, place.n_rails, place.n_here, 2 * n - 1, [&](int k, int first, int last) {
-      for_each_part(n - 1, first, last, [&](int from, int to) {
-        if (is_regular()) return steps.repeat({{on_rail(k, from)}}, static_cast<uint32_t>(to - from + 1), walk(-1));
-        for (int tick = from; tick <= to; tick++) add(on_rail(k, tick));
-      });
-    });
+    const int n = place.n_hosts, k = place.position;
+    if (place.are_alike)
+      return repeat_ticks(steps, 0, n - 1, 2 * n - 2, walk(-1), [&](int tick) { return on_rail(k, tick); });
+    for_each_tick(k, place.n_rails, place.n_here, 2 * n - 1,
+                  [&](int rail, int tick) { steps.push_back(on_rail(rail, tick)); });
   }
 
   void gather_here() const {
-    add_trips([&](int trip, int tick) {
-      return of_chunk(rail(trip, place.position - tick), owner_host(trip), here(tick, tick < place.n_here - 1), false,
-                      tick == 0, tick > 0);
-    });
+    add_trips(0, [&](int k, int s, int tick, Step step) { return of_chunk(k, s, step, false, tick == 0, tick > 0); });
   }
 };
 
-// Chunks are as small as a round allows: a lane's hosts times ranks of one.
-Schedule with_smallest_chunks(Hosts hosts, Ranks r) {
-  size_t largest = 0;
-  for (const auto& ranks : hosts) largest = std::max(largest, ranks.size());
-  const size_t chunks = largest * hosts.size() * 2 * r.lanes;
-  return hierarchical_all_reduce(hosts, r.rank, static_cast<uint32_t>(chunks), 2 * r.lanes);
+// Each lane has a group, and a channel, of its own. Two slots.
+Schedule hierarchical_all_reduce(Hosts hosts, const Ranks& r) {
+  const Place place(hosts, r.rank);
+  const uint32_t n_lanes = 2 * r.lanes;  // chunks are as small as a round allows
+  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = n_lanes * place.n_chunks()};
+  schedule.alike = {place.n_here, {.stride = static_cast<uint32_t>(place.n_rails), .modulus = place.n_chunks()}};
+  for (uint32_t lane = 0; lane < n_lanes; lane++) {
+    Steps steps;
+    const Group group{place, lane * place.n_chunks(), steps};
+    if (place.n_here > 1 || place.n_hosts == 1) group.reduce_here();
+    if (place.n_hosts > 1) group.all_reduce_rails();
+    if (place.n_here > 1) group.gather_here();
+    schedule.add_lane(lane, std::move(steps));
+  }
+  return schedule;
 }
 
 Cost hierarchical_cost(const Workload& b) {
@@ -169,34 +164,14 @@ Cost racks_cost(const Workload& b) {
 
 }  // namespace
 
-Schedule hierarchical_all_reduce(Hosts hosts, int rank, uint32_t n_chunks, uint32_t n_lanes) {
-  const Place place(hosts, rank);
-  Schedule schedule{.rank = rank, .n_ranks = 0, .n_chunks = n_chunks};
-  for (const std::vector<int>& ranks : hosts) schedule.n_ranks += static_cast<int>(ranks.size());
-  const auto chunks_of_group = static_cast<uint32_t>(place.n_rails * place.n_hosts);
-  schedule.alike = {place.n_here, {.stride = static_cast<uint32_t>(place.n_rails), .modulus = chunks_of_group}};
-  const uint32_t n_groups = (n_chunks + chunks_of_group - 1) / chunks_of_group;
-  for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
-    Steps steps;
-    for (uint32_t index = lane; index < n_groups; index += n_lanes) {
-      const Group group{place, n_chunks, index, steps};
-      if (place.n_here > 1 || place.n_hosts == 1) group.reduce_here();
-      if (place.n_hosts > 1) group.all_reduce_rails();
-      if (place.n_here > 1) group.gather_here();
-    }
-    schedule.add_lane(lane, std::move(steps));
-  }
-  return schedule;
-}
-
 extern const Algorithm kHierarchical = {
     .name = "hierarchical",
-    .all_reduce = {[](Ranks r) { return with_smallest_chunks(r.hosts, r); }, hierarchical_cost, true},
+    .all_reduce = {[](const Ranks& r) { return hierarchical_all_reduce(r.hosts, r); }, hierarchical_cost, true},
     .otherwise = Algo::kRing,
     .is_for_full_hosts = true};
 extern const Algorithm kRacks = {
     .name = "racks",
-    .all_reduce = {[](Ranks r) { return with_smallest_chunks(r.racks, r); }, racks_cost, true},
+    .all_reduce = {[](const Ranks& r) { return hierarchical_all_reduce(r.racks, r); }, racks_cost, true},
     .otherwise = Algo::kRing,
     .is_for_racks = true};
 

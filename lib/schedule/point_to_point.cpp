@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 
 namespace tutti {
 
@@ -9,7 +9,7 @@ namespace tutti {
 //   r ------> r+2
 //   r ----------> r+4
 Schedule barrier(int n_ranks, int rank) {
-  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = 1, .input_blocks = 0, .output_blocks = 0};
+  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = 1};
   Steps steps;
   int heard_from = -1;
   for (int d = 1; d < n_ranks; d *= 2) {
@@ -23,52 +23,32 @@ Schedule barrier(int n_ranks, int rank) {
 
 namespace {
 
-std::vector<uint32_t> blocks_with(const std::vector<Transfer>& transfers, int peer) {
+// Those that are from or to the peer, in order.
+std::vector<uint32_t> blocks_with(const std::vector<int>& peers, int peer) {
   std::vector<uint32_t> blocks;
-  for (const Transfer& transfer : transfers) {
-    if (transfer.peer == peer) blocks.push_back(transfer.block);
-  }
+  for (uint32_t block = 0; block < peers.size(); block++)
+    if (peers[block] == peer) blocks.push_back(block);
   return blocks;
-}
-
-uint32_t n_blocks(const std::vector<Transfer>& transfers) {
-  uint32_t n = 0;
-  for (const Transfer& transfer : transfers) n = std::max(n, transfer.block + 1);
-  return n;
 }
 
 }  // namespace
 
-Schedule send_recv(int n_ranks, int rank, const Transfers& transfers, uint32_t n_chunks) {
-  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks};
-  schedule.input_blocks = n_blocks(transfers.sends);
-  schedule.output_blocks = n_blocks(transfers.receives);
-  const auto add_lane = [&](size_t n_messages, auto step) {
-    Steps steps;
-    for (size_t i = 0; i < n_messages; i++)
-      for (uint32_t c = 0; c < n_chunks; c++) steps.push_back(step(i, c));
-    schedule.add_lane(0, std::move(steps));
-  };
-  const auto in = [&](uint32_t block, uint32_t c) { return Slice{Buffer::kInput, block * n_chunks + c}; };
-  const auto out = [&](uint32_t block, uint32_t c) { return Slice{Buffer::kOutput, block * n_chunks + c}; };
+Schedule send_recv(int n_ranks, int rank, const Transfers& transfers) {
+  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = 1};
+  const auto n_sends = static_cast<uint32_t>(transfers.sends.size());
   for (int peer = 0; peer < n_ranks; peer++) {
     const std::vector<uint32_t> sends = blocks_with(transfers.sends, peer);
     const std::vector<uint32_t> receives = blocks_with(transfers.receives, peer);
-    if (peer == rank) {
-      add_lane(std::min(sends.size(), receives.size()), [&](size_t i, uint32_t c) {
-        const Slice from = in(sends[i], c);
-        return Step{.chunk = from.chunk, .local = from, .store = out(receives[i], c)};
-      });
-      continue;
+    Steps out, in;
+    for (size_t i = 0; peer == rank && i < std::min(sends.size(), receives.size()); i++)
+      out.push_back({.chunk = sends[i], .local = input_of(sends[i]), .store = output_of(receives[i])});
+    if (peer != rank) {
+      for (const uint32_t block : sends) out.push_back({.send = peer, .chunk = block, .local = input_of(block)});
+      for (const uint32_t block : receives)
+        in.push_back({.recv = peer, .chunk = n_sends + block, .store = output_of(block)});
     }
-    add_lane(sends.size(), [&](size_t i, uint32_t c) {
-      const Slice from = in(sends[i], c);
-      return Step{.send = peer, .chunk = from.chunk, .local = from};
-    });
-    add_lane(receives.size(), [&](size_t i, uint32_t c) {
-      const Slice to = out(receives[i], c);
-      return Step{.recv = peer, .chunk = schedule.input_blocks * n_chunks + to.chunk, .store = to};
-    });
+    schedule.add_lane(0, std::move(out));
+    schedule.add_lane(0, std::move(in));
   }
   return schedule;
 }

@@ -19,71 +19,78 @@ namespace {
 //     position 2 1   0   2*  1   0
 //
 // Reduce-scatter is the ticks up to n-1, all-gather those from n-1 on; a group there is one chunk of each rank's block.
+// Each lane has a group, and a channel, of its own. Two slots.
 struct Trip {
   int first_tick, last_tick;
   bool has_blocks;  // of reduce-scatter and all-gather
   bool reduces;
 };
 
-struct RingLane {
-  const InOrder& place;
-  const Trip& trip;
-  uint32_t n_chunks;
-  Steps& steps;
+Step ring_step(const InOrder& place, const Trip& trip, uint32_t n_lanes, uint32_t lane, int tick) {
+  const int n = place.n;
+  const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
+  const uint32_t chunk = trip.has_blocks ? static_cast<uint32_t>(place.ranks[index]) * n_lanes + lane
+                                         : lane * static_cast<uint32_t>(n) + index;
+  Step step{.chunk = chunk};
+  if (tick > trip.first_tick) step.recv = place.at(-1);
+  if (tick < trip.last_tick) step.send = place.at(1);
+  if (tick < n) step.local = input_of(trip.reduces ? chunk : lane);
+  if (tick >= n - 1) step.store = output_of(trip.has_blocks && trip.reduces ? lane : chunk);
+  step.completes = trip.reduces && tick == n - 1;
+  return step;
+}
 
-  Step step_of(uint32_t group, int tick) const {
-    const int n = place.n;
-    const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
-    const uint32_t chunk = trip.has_blocks ? static_cast<uint32_t>(place.ranks[index]) * n_chunks + group
-                                           : group * static_cast<uint32_t>(n) + index;
-    Step step{.chunk = chunk};
-    if (tick > trip.first_tick) step.recv = place.at(-1);
-    if (tick < trip.last_tick) step.send = place.at(1);
-    if (tick < n) step.local = {Buffer::kInput, trip.reduces ? chunk : group};
-    if (tick >= n - 1) step.store = {Buffer::kOutput, trip.has_blocks && trip.reduces ? group : chunk};
-    step.completes = trip.reduces && tick == n - 1;
-    return step;
-  }
-
-  // Chunks that the last group lacks are left out on both sides of their links: fewer messages in the same order never
-  // need more slots.
-  void add_ticks(uint32_t group, int first, int last) const {
-    const auto n = static_cast<uint32_t>(place.n);
-    if (!trip.has_blocks && (group + 1) * n <= n_chunks) {
-      const auto times = static_cast<uint32_t>(last - first + 1);
-      return steps.repeat({{step_of(group, first)}}, times, {.stride = n - 1, .modulus = n});
-    }
-    for (int tick = first; tick <= last; tick++)
-      if (const Step step = step_of(group, tick); trip.has_blocks || step.chunk < n_chunks) steps.push_back(step);
-  }
-};
-
-Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, uint32_t n_chunks, uint32_t n_lanes) {
-  const InOrder place(ring, rank);
-  const uint32_t n = static_cast<uint32_t>(place.n);
-  const uint32_t n_groups = trip.has_blocks ? n_chunks : (n_chunks + n - 1) / n;
-  Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks};
-  for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
+Schedule ring_schedule(const Ranks& r, const Trip& trip) {
+  const InOrder place(r.order, r.rank);
+  const auto n = static_cast<uint32_t>(place.n);
+  Schedule schedule{.rank = r.rank, .n_ranks = place.n, .n_chunks = trip.has_blocks ? r.lanes : n * r.lanes};
+  for (uint32_t lane = 0; lane < r.lanes; lane++) {
     Steps steps;
-    const RingLane made{place, trip, n_chunks, steps};
-    for_each_tick(static_cast<int>(lane), static_cast<int>(n_groups), static_cast<int>(n_lanes),
-                  trip.last_tick - trip.first_tick + 1, [&](int group, int first, int last) {
-                    for_each_part(place.n - 1, trip.first_tick + first, trip.first_tick + last,
-                                  [&](int from, int to) { made.add_ticks(static_cast<uint32_t>(group), from, to); });
-                  });
+    const auto make = [&](int tick) { return ring_step(place, trip, r.lanes, lane, tick); };
+    if (!trip.has_blocks)
+      repeat_ticks(steps, trip.first_tick, place.n - 1, trip.last_tick, {.stride = n - 1, .modulus = n}, make);
+    for (int tick = trip.first_tick; trip.has_blocks && tick <= trip.last_tick; tick++) steps.push_back(make(tick));
     schedule.add_lane(lane, std::move(steps));
   }
   return schedule;
 }
 
-// Calls step(chunk) for the steps of lanes that deal the chunks out among them.
-template <class MakeStep>
-void add_lanes(Schedule& schedule, uint32_t n_lanes, MakeStep step) {
-  for (uint32_t lane = 0; lane < std::min(n_lanes, schedule.n_chunks); lane++) {
-    Steps steps;
-    for (uint32_t chunk = lane; chunk < schedule.n_chunks; chunk += n_lanes) steps.push_back(step(chunk));
-    schedule.add_lane(lane, std::move(steps));
-  }
+Schedule ring_all_reduce(const Ranks& r) {
+  Schedule schedule = ring_schedule(r, {0, 2 * r.n() - 2, false, true});
+  schedule.alike = {1, {.stride = 1, .modulus = static_cast<uint32_t>(r.n())}};
+  return schedule;
+}
+
+Schedule ring_reduce_scatter(const Ranks& r) {
+  return ring_schedule(r, {0, r.n() - 1, true, true});
+}
+
+Schedule ring_all_gather(const Ranks& r) {
+  return ring_schedule(r, {r.n() - 1, 2 * r.n() - 2, true, false});
+}
+
+// root --> next --> ... --> root's predecessor; nothing closes the ring, so nobody can wait in a circle. One slot.
+Schedule ring_broadcast(const Ranks& r) {
+  const InOrder place(r.order, r.rank);
+  Schedule schedule{.rank = r.rank, .n_ranks = place.n, .n_chunks = 1};
+  Step step{.store = output_of(0)};
+  if (r.rank == r.root) step.local = input_of(0);
+  if (r.rank != r.root) step.recv = place.at(-1);
+  if (place.at(1) != r.root) step.send = place.at(1);
+  schedule.add_lane(0, {step});
+  return schedule;
+}
+
+// root's successor --> ... --> root's predecessor --> root. One slot.
+Schedule ring_reduce(const Ranks& r) {
+  const InOrder place(r.order, r.rank);
+  Schedule schedule{.rank = r.rank, .n_ranks = place.n, .n_chunks = 1};
+  Step step{.local = input_of(0), .completes = r.rank == r.root};
+  if (place.at(-1) != r.root) step.recv = place.at(-1);
+  if (r.rank != r.root) step.send = place.at(1);
+  if (r.rank == r.root) step.store = output_of(0);
+  schedule.add_lane(0, {step});
+  return schedule;
 }
 
 // Between hosts, of what goes round to all ranks; where a host has one only, the last hop is left out.
@@ -127,63 +134,13 @@ Cost round_cost(const Workload& b) {
 
 }  // namespace
 
-Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
-  const int n = static_cast<int>(ring.size());
-  Schedule schedule = ring_schedule(ring, rank, {0, 2 * n - 2, false, true}, n_chunks, n_lanes);
-  schedule.alike = {1, {.stride = 1, .modulus = static_cast<uint32_t>(n)}};
-  return schedule;
-}
-
-Schedule ring_reduce_scatter(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
-  const int n = static_cast<int>(ring.size());
-  Schedule schedule = ring_schedule(ring, rank, {0, n - 1, true, true}, n_chunks, n_lanes);
-  schedule.input_blocks = static_cast<uint32_t>(n);
-  return schedule;
-}
-
-Schedule ring_all_gather(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
-  const int n = static_cast<int>(ring.size());
-  Schedule schedule = ring_schedule(ring, rank, {n - 1, 2 * n - 2, true, false}, n_chunks, n_lanes);
-  schedule.output_blocks = static_cast<uint32_t>(n);
-  return schedule;
-}
-
-// root --> next --> ... --> root's predecessor; nothing closes the ring, so nobody can wait in a circle.
-Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
-  const InOrder place(ring, rank);
-  Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .input_blocks = rank == root};
-  add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
-    Step step{.chunk = chunk, .store = {Buffer::kOutput, chunk}};
-    if (rank == root) step.local = {Buffer::kInput, chunk};
-    if (rank != root) step.recv = place.at(-1);
-    if (place.at(1) != root) step.send = place.at(1);
-    return step;
-  });
-  return schedule;
-}
-
-// root's successor --> ... --> root's predecessor --> root
-Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
-  const InOrder place(ring, rank);
-  Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .output_blocks = rank == root};
-  add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
-    Step step{.chunk = chunk, .local = {Buffer::kInput, chunk}, .completes = rank == root};
-    if (place.at(-1) != root) step.recv = place.at(-1);
-    if (rank != root) step.send = place.at(1);
-    if (rank == root) step.store = {Buffer::kOutput, chunk};
-    return step;
-  });
-  return schedule;
-}
-
 extern const Algorithm kRing = {
     .name = "ring",
-    .all_reduce = {[](Ranks r) { return ring_all_reduce(r.order, r.rank, r.n() * r.lanes, r.lanes); }, ring_cost, true},
-    .broadcast = {[](Ranks r) { return ring_broadcast(r.order, r.rank, r.root, 1, 1); }, chain_cost},
-    .reduce = {[](Ranks r) { return ring_reduce(r.order, r.rank, r.root, 1, 1); }, chain_cost},
-    .all_gather = {[](Ranks r) { return ring_all_gather(r.order, r.rank, r.lanes, r.lanes); }, round_cost, true},
-    .reduce_scatter = {[](Ranks r) { return ring_reduce_scatter(r.order, r.rank, r.lanes, r.lanes); }, round_cost,
-                       true},
+    .all_reduce = {ring_all_reduce, ring_cost, true},
+    .broadcast = {ring_broadcast, chain_cost},
+    .reduce = {ring_reduce, chain_cost},
+    .all_gather = {ring_all_gather, round_cost, true},
+    .reduce_scatter = {ring_reduce_scatter, round_cost, true},
 };
 
 }  // namespace tutti

@@ -35,9 +35,6 @@ struct Schedule {
   int n_ranks = 1;
   uint32_t n_chunks = 0;   // of one block
   uint32_t n_scratch = 0;  // scratch chunks needed; each has room for the largest chunk
-  // 0 where this rank has no such buffer: only the root of a broadcast has an input, only that of a reduce an output.
-  uint32_t input_blocks = 1;
-  uint32_t output_blocks = 1;
   // What a step sends as it is from the input or output, or also stores in the output, is not overwritten before its
   // message is received, not even in place. So the receiver may read it where it lies.
   bool may_expose = true;
@@ -65,86 +62,24 @@ struct Placeable {
 };
 std::vector<Placeable> placeable_messages(std::span<const Step> steps);
 
-// ---- builders: `n_chunks` is how many chunks a block is cut into, at least 1; any number works, and any number of
-// ranks. `ring` and `order` list the ranks as they stand beside each other. "Slots" are the fewest a link may have.
+// ---- builders of what is done in one way only; all others are rows of algorithms.h. One slot is enough.
 
-// Rings. Chunk c of an all-reduce is reduced along the ring and ends at the position c % n. `n_lanes` rings run side by
-// side, on channels 0 .. n_lanes-1, each with its own groups of n chunks. Two slots.
-Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
-Schedule ring_reduce_scatter(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
-Schedule ring_all_gather(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
+// The k-th message goes to rank + k, the k-th one comes from rank - k: no two meet at one receiver.
+Schedule all_to_all(int n_ranks, int rank);
+Schedule gather(int n_ranks, int rank, int root);
+Schedule scatter(int n_ranks, int rank, int root);
 
-// For ranks on several hosts: every host adds up its ranks' data, the k-th ranks of all hosts make an all-reduce of the
-// k-th parts between them, every host passes the results round. Between two hosts travels half of what a ring of all
-// ranks sends there. `hosts`: the ranks of each, any numbers of them. Lanes as a ring's; wants as many chunks for each
-// lane as there are hosts times ranks on the largest one. Two slots.
-Schedule hierarchical_all_reduce(std::span<const std::vector<int>> hosts, int rank, uint32_t n_chunks,
-                                 uint32_t n_lanes);
-
-// Pipelined chains along the ring, from `root` all round or all round to `root`. One slot.
-Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes);
-Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes);
-
-// Double binary tree: two trees over the same `order` of ranks, every rank is inner node in at most one of them; even
-// chunks go through the first (channel 0), odd ones through the second (channel 1). Reduction up and broadcast down are
-// lanes of their own, so one slot is enough. With a root the two trees span all ranks but the root, which stands above
-// both. The ranks of `slow` hosts, which are in `order` too, are below all others, so that their hosts send no more
-// than all elements once.
-Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks,
-                         std::span<const std::vector<int>> slow = {});
-Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks,
-                        std::span<const std::vector<int>> slow = {});
-Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks,
-                     std::span<const std::vector<int>> slow = {});
-
-// Logarithmic depth, messages to O(log n) peers. `window`: how many messages a rank sends in an exchange before it
-// waits for the first one of its peer; more hide more of the hops. `window` slots.
-// Over circulant graphs, with any number of ranks in ceil(log2 n) exchanges. Reduce-scatter holds partial sums in
-// scratch: n / 2 chunks at most.
-Schedule circulant_all_gather(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
-Schedule circulant_reduce_scatter(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
-// The two one after the other: a ring's traffic in logarithmic depth. Wants at least n chunks. `window` slots.
-Schedule circulant_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
-// Recursive doubling of whole chunks, for small messages. One slot.
-Schedule doubling_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
-
-// Everybody to everybody directly: one or two hops, links between all pairs. Sums are added up at one place, in one
-// step and strictly in the order of ranks, whatever the chunks: they are rounded once. One slot, but for the two-shot
-// all-reduce's two. One-shot: everybody gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends
-// the sum to all, or to the root; groups of n chunks are dealt out among `n_lanes`, on channels 0 .. n_lanes-1.
-Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
-Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t n_lanes);
-Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);
-Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
-Schedule two_shot_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
-Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks);
-Schedule direct_broadcast(int n_ranks, int rank, int root, uint32_t n_chunks);
-// From rank to rank in their order, which the sum is made in, and back; to the root at once. Two neighbours, and two
-// hops for each rank. One slot.
-Schedule chain_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
-Schedule chain_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
-Schedule chain_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);
-// The k-th message goes to rank + k, the k-th one comes from rank - k: no two meet at one receiver. One slot.
-Schedule all_to_all(int n_ranks, int rank, uint32_t n_chunks);
-Schedule gather(int n_ranks, int rank, int root, uint32_t n_chunks);
-Schedule scatter(int n_ranks, int rank, int root, uint32_t n_chunks);
-
-// Dissemination: after the k-th of log2 n messages everybody knows of 2^k ranks. No buffers: messages are empty. One
-// slot.
+// Dissemination: after the k-th of log2 n messages everybody knows of 2^k ranks. No buffers: messages are empty.
 Schedule barrier(int n_ranks, int rank);
 
-// One point-to-point message, whole: `block` is the sender's input block or the receiver's output block.
-struct Transfer {
-  int peer = 0;
-  uint32_t block = 0;
-};
+// Point-to-point messages, each of them whole, by their peers: the k-th send is of the k-th block of the input, the
+// k-th receive is stored in the k-th block of the output.
 struct Transfers {
-  std::vector<Transfer> sends, receives;
+  std::vector<int> sends, receives;
 };
-
-// Point to point: one lane per peer and direction, in which messages keep the order of the lists; the k-th send to
-// itself is copied to the k-th receive from itself. Receives' blocks must be 0 .. their number - 1. One slot.
-Schedule send_recv(int n_ranks, int rank, const Transfers& transfers, uint32_t n_chunks);
+// One lane per peer and direction, in which messages keep the order of the lists; the k-th send to itself is copied to
+// the k-th receive from itself.
+Schedule send_recv(int n_ranks, int rank, const Transfers& transfers);
 
 // ---- checker -------------------------------------------------------------------------------------------------------
 

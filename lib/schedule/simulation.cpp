@@ -42,7 +42,7 @@ Result<void> LaneRuns::connect_lane(LaneRun& lane) {
   lane.links.reserve(steps.patterns().size());
   for (uint32_t pattern = 0; pattern < steps.patterns().size(); pattern++) {
     lane.at = steps.first_of(pattern);
-    const auto links = attach(lane, steps.patterns()[pattern].step);
+    const auto links = attach(lane, steps.patterns()[pattern]);
     if (!links) return wrong(place(lane) + ": " + links.error().message);
     lane.links.push_back(links.value());
     const int recv = links.value().recv;

@@ -19,14 +19,14 @@ Steps::Steps(std::span<const Step> steps) {
 void Steps::push_back(const Step& step) {
   const auto at = static_cast<uint32_t>(patterns_.size());
   if (runs_.empty() || runs_.back().times > 1) runs_.push_back({.first_pattern = at, .begin = size_});
-  patterns_.push_back({step});
+  patterns_.push_back(step);
   runs_.back().n_patterns++;
   size_++;
 }
 
-void Steps::repeat(std::span<const Pattern> patterns, uint32_t times, Walk walk) {
+void Steps::repeat(std::span<const Step> patterns, uint32_t times, Walk walk) {
   if (times == 1)
-    for (const Pattern& pattern : patterns) push_back(walk.move(pattern.step, pattern.from));
+    for (const Step& step : patterns) push_back(step);
   if (times <= 1 || patterns.empty()) return;
   const auto n = static_cast<uint32_t>(patterns.size());
   runs_.push_back({static_cast<uint32_t>(patterns_.size()), n, times, walk, size_});

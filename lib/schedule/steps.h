@@ -84,12 +84,7 @@ struct Walk {
 // one gets is a value, and what is in the list cannot be changed.
 class Steps {
  public:
-  struct Pattern {
-    Step step;
-    uint32_t from = 0;  // its first time is this one of its walk
-    bool operator==(const Pattern&) const = default;
-  };
-  // Patterns one after the other, all of them so many times.
+  // Patterns, which are steps as they are the first time, one after the other, all of them so many times.
   struct Run {
     uint32_t first_pattern = 0, n_patterns = 0, times = 1;
     Walk walk;
@@ -108,8 +103,8 @@ class Steps {
     const_iterator() = default;
     Step operator*() const {
       const Run& run = steps_->runs_[run_];
-      const Pattern& pattern = steps_->patterns_[pattern_];
-      return run.times == 1 ? pattern.step : run.walk.move(pattern.step, pattern.from + time_);
+      const Step& pattern = steps_->patterns_[pattern_];
+      return run.times == 1 ? pattern : run.walk.move(pattern, time_);
     }
     const_iterator& operator++() {
       const Run& run = steps_->runs_[run_];
@@ -142,8 +137,8 @@ class Steps {
 
   void push_back(const Step& step);
   // The patterns' slices that move are of their steps' chunks.
-  void repeat(std::span<const Pattern> patterns, uint32_t times, Walk walk);
-  void repeat(std::initializer_list<Pattern> patterns, uint32_t times, Walk walk) {
+  void repeat(std::span<const Step> patterns, uint32_t times, Walk walk);
+  void repeat(std::initializer_list<Step> patterns, uint32_t times, Walk walk) {
     repeat(std::span(patterns.begin(), patterns.size()), times, walk);
   }
 
@@ -156,13 +151,13 @@ class Steps {
     return {this, static_cast<uint32_t>(runs_.size()), 0, static_cast<uint32_t>(patterns_.size())};
   }
   // Every peer, every kind of step, is in one of these.
-  std::span<const Pattern> patterns() const { return patterns_; }
+  std::span<const Step> patterns() const { return patterns_; }
   std::span<const Run> runs() const { return runs_; }
   // Of the index of a pattern: the step that it is first.
   const_iterator first_of(uint32_t pattern) const;
 
  private:
-  std::vector<Pattern> patterns_;
+  std::vector<Step> patterns_;
   std::vector<Run> runs_;
   uint32_t size_ = 0;
 };

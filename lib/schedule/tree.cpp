@@ -1,3 +1,5 @@
+// tree: a double binary tree (see double_tree.h), of which even chunks go through the first tree, on channel 0, and odd
+// ones through the second, on channel 1. Reduction up and broadcast down are lanes of their own, so one slot is enough.
 #include <algorithm>
 
 #include "schedule/algorithms.h"
@@ -6,7 +8,7 @@
 namespace tutti {
 namespace {
 
-constexpr int kTrees = 2;
+constexpr uint32_t kTrees = 2;
 // Where there are slow hosts: what comes back to them is on its way while they still send.
 constexpr uint32_t kSlowChunks = 4;
 
@@ -94,7 +96,7 @@ struct Members {
 //
 // top: the sum turns round here and goes down to the children.
 void add_up(Steps& steps, const TreeNode& node, uint32_t chunk, Slice partial) {
-  const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
+  const Slice in = input_of(chunk), out = output_of(chunk);
   const bool two_children = node.child[1] >= 0;
   const bool is_top = node.parent < 0;
   if (two_children) steps.push_back({.recv = node.child[0], .chunk = chunk, .local = in, .store = partial});
@@ -108,12 +110,10 @@ void add_up(Steps& steps, const TreeNode& node, uint32_t chunk, Slice partial) {
 
 void add_down(Steps& steps, const TreeNode& node, uint32_t chunk) {
   if (node.parent < 0) return;
-  const Slice out{Buffer::kOutput, chunk};
+  const Slice out = output_of(chunk);
   steps.push_back({.recv = node.parent, .send = node.child[0], .chunk = chunk, .store = out});
   if (node.child[1] >= 0) steps.push_back({.send = node.child[1], .chunk = chunk, .local = out});
 }
-
-}  // namespace
 
 // One channel per tree serves both lanes: up sends to the parent and receives from children, down the other way round,
 // so no (peer, direction) is in both. The top's up lane does both and has no down lane beside it.
@@ -121,23 +121,22 @@ void add_down(Steps& steps, const TreeNode& node, uint32_t chunk) {
 // The partial sum stands in out[c]. Nobody else can want that then: the final value, which the down lane stores there,
 // contains this rank's part and so comes only after the partial was sent; in place, in[c] has been read by the step
 // that overwrites it; and another round works on other chunks of the buffer.
-Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, SlowHosts slow) {
-  Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(order.size()), .n_chunks = n_chunks};
-  const Members members(order, slow, -1);
-  for (int tree = 0; tree < kTrees; tree++) {
-    const TreeNode node = members.node(rank, tree);
+Schedule tree_all_reduce(const Ranks& r) {
+  const uint32_t n_chunks = kTrees * r.lanes * (r.slow.empty() ? 1 : kSlowChunks);
+  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = n_chunks};
+  const Members members(r.order, r.slow, -1);
+  for (uint32_t tree = 0; tree < kTrees; tree++) {
+    const TreeNode node = members.node(r.rank, static_cast<int>(tree));
     Steps up, down;
-    for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
-      add_up(up, node, chunk, {Buffer::kOutput, chunk});
+    for (uint32_t chunk = tree; chunk < n_chunks; chunk += kTrees) {
+      add_up(up, node, chunk, output_of(chunk));
       add_down(down, node, chunk);
     }
-    schedule.add_lane(static_cast<uint32_t>(tree), std::move(up));
-    schedule.add_lane(static_cast<uint32_t>(tree), std::move(down));
+    schedule.add_lane(tree, std::move(up));
+    schedule.add_lane(tree, std::move(down));
   }
   return schedule;
 }
-
-namespace {
 
 //              root            The double tree spans all ranks but the root, which feeds the tops of both in turn.
 //   even chunks /  \ odd       Thus the root sends everything once, and everybody else at most once too: each is
@@ -148,17 +147,49 @@ struct Rooted {
   int top = -1;   // the root's only child
 };
 
-Rooted rooted_node(const Members& others, int rank, int root, int tree) {
+Rooted rooted_node(const Members& others, const Ranks& r, int tree) {
   Rooted rooted;
   if (others.inner.empty()) return rooted;
   rooted.top = others.inner[static_cast<size_t>(double_tree_top(tree, static_cast<int>(others.inner.size())))];
-  if (rank != root) rooted.node = others.node(rank, tree);
-  if (rank == rooted.top) rooted.node.parent = root;
+  if (r.rank != r.root) rooted.node = others.node(r.rank, tree);
+  if (r.rank == rooted.top) rooted.node.parent = r.root;
   return rooted;
 }
 
-uint32_t all_reduce_chunks(const Ranks& r) {
-  return kTrees * r.lanes * (r.slow.empty() ? 1 : kSlowChunks);
+Schedule tree_broadcast(const Ranks& r) {
+  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = kTrees * r.lanes};
+  const Members others(r.order, r.slow, r.root);
+  for (uint32_t tree = 0; tree < kTrees; tree++) {
+    const Rooted rooted = rooted_node(others, r, static_cast<int>(tree));
+    Steps steps;
+    for (uint32_t chunk = tree; chunk < schedule.n_chunks; chunk += kTrees) {
+      const Slice in = input_of(chunk), out = output_of(chunk);
+      if (r.rank == r.root) steps.push_back({.send = rooted.top, .chunk = chunk, .local = in, .store = out});
+      add_down(steps, rooted.node, chunk);
+    }
+    schedule.add_lane(tree, std::move(steps));
+  }
+  return schedule;
+}
+
+// Only the root has an output: partial sums stand in scratch, in a chunk for each tree.
+Schedule tree_reduce(const Ranks& r) {
+  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = kTrees * r.lanes};
+  const Members others(r.order, r.slow, r.root);
+  for (uint32_t tree = 0; tree < kTrees; tree++) {
+    const Rooted rooted = rooted_node(others, r, static_cast<int>(tree));
+    Steps steps;
+    for (uint32_t chunk = tree; chunk < schedule.n_chunks; chunk += kTrees) {
+      const Slice in = input_of(chunk), out = output_of(chunk);
+      if (r.rank == r.root)
+        steps.push_back({.recv = rooted.top, .chunk = chunk, .local = in, .store = out, .completes = true});
+      else
+        add_up(steps, rooted.node, chunk, {Buffer::kScratch, schedule.n_scratch});
+    }
+    if (rooted.node.child[1] >= 0) schedule.n_scratch++;
+    schedule.add_lane(tree, std::move(steps));
+  }
+  return schedule;
 }
 
 // Of a tree's ways, those that leave a host with several ranks.
@@ -215,51 +246,13 @@ Cost gather_cost(const Workload& b) {
 
 }  // namespace
 
-Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks, SlowHosts slow) {
-  Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(order.size()), .n_chunks = n_chunks};
-  schedule.input_blocks = rank == root;
-  const Members others(order, slow, root);
-  for (int tree = 0; tree < kTrees; tree++) {
-    const Rooted rooted = rooted_node(others, rank, root, tree);
-    Steps steps;
-    for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
-      const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
-      if (rank == root) steps.push_back({.send = rooted.top, .chunk = chunk, .local = in, .store = out});
-      add_down(steps, rooted.node, chunk);
-    }
-    schedule.add_lane(static_cast<uint32_t>(tree), std::move(steps));
-  }
-  return schedule;
-}
-
-// Only the root has an output: partial sums stand in scratch, in a chunk for each tree.
-Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks, SlowHosts slow) {
-  Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(order.size()), .n_chunks = n_chunks};
-  schedule.output_blocks = rank == root;
-  const Members others(order, slow, root);
-  for (int tree = 0; tree < kTrees; tree++) {
-    const Rooted rooted = rooted_node(others, rank, root, tree);
-    Steps steps;
-    for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
-      const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
-      if (rank == root)
-        steps.push_back({.recv = rooted.top, .chunk = chunk, .local = in, .store = out, .completes = true});
-      else
-        add_up(steps, rooted.node, chunk, {Buffer::kScratch, schedule.n_scratch});
-    }
-    if (rooted.node.child[1] >= 0 && !steps.empty()) schedule.n_scratch++;
-    schedule.add_lane(static_cast<uint32_t>(tree), std::move(steps));
-  }
-  return schedule;
-}
-
 extern const Algorithm kTree = {
     .name = "tree",
-    .all_reduce = {[](Ranks r) { return tree_all_reduce(r.order, r.rank, all_reduce_chunks(r), r.slow); }, trees_cost},
-    .broadcast = {[](Ranks r) { return tree_broadcast(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost},
-    .reduce = {[](Ranks r) { return tree_reduce(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost},
-    .all_gather = {[](Ranks r) { return circulant_all_gather(r.order, r.rank, 1, kWindow); }, gather_cost},
-    .reduce_scatter = {[](Ranks r) { return circulant_reduce_scatter(r.order, r.rank, 1, kWindow); }, gather_cost},
+    .all_reduce = {tree_all_reduce, trees_cost},
+    .broadcast = {tree_broadcast, rooted_cost},
+    .reduce = {tree_reduce, rooted_cost},
+    .all_gather = {circulant_all_gather, gather_cost},
+    .reduce_scatter = {circulant_reduce_scatter, gather_cost},
 };
 
 }  // namespace tutti

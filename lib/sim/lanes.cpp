@@ -54,8 +54,8 @@ Result<void> Lanes::connect_rank(const Schedule& schedule) {
     if (given.steps.empty()) continue;
     const int index = static_cast<int>(lanes_.size()) - firsts_.back();
     LaneRun& lane = lanes_.emplace_back(LaneRun{.rank = schedule.rank, .index = index, .steps = given.steps});
-    for (const Steps::Pattern& pattern : given.steps.patterns()) {
-      TUTTI_TRY_ASSIGN(const Ends made, ends_of(lane, schedule, pattern.step, given.channel));
+    for (const Step& pattern : given.steps.patterns()) {
+      TUTTI_TRY_ASSIGN(const Ends made, ends_of(lane, schedule, pattern, given.channel));
       lane.ends.push_back(made);
     }
   }

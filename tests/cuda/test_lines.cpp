@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -13,7 +14,7 @@
 #include "kernels/cuda/lines.h"
 #include "kernels/kernels.h"
 #include "sanitized.h"
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 
 using namespace tutti;
 using cuda::LineCall;
@@ -174,9 +175,10 @@ TEST_CASE("lines give the bits of the schedules that they stand for, which the c
   for (const int hops : {1, 2})
     for (const int n : {2, 3, 4}) {
       std::vector<Schedule> schedules;
-      const auto chunks = static_cast<uint32_t>(n);
-      for (int r = 0; r < n; r++)
-        schedules.push_back(hops == 1 ? one_shot_all_reduce(n, r, 1) : two_shot_all_reduce(n, r, chunks, 1));
+      std::vector<int> order(static_cast<size_t>(n));
+      std::iota(order.begin(), order.end(), 0);
+      const Method& method = algorithm_of(algo_named(hops == 1 ? "oneshot" : "direct"))->all_reduce;
+      for (int r = 0; r < n; r++) schedules.push_back(method.build({order, {}, {}, {}, r}));
       CheckOptions options;
       options.slots = 2;
       options.rank_order = true;

@@ -20,38 +20,26 @@ struct AlikeCase {
   CheckOptions options;
 };
 
-std::vector<std::vector<int>> even_hosts(int n, int ranks_per_host) {
-  return hosts_of(natural_order(n), [&](size_t) { return static_cast<size_t>(ranks_per_host); });
-}
-
-std::vector<Schedule> all_hierarchical(int n, int ranks_per_host, uint32_t groups, uint32_t lanes) {
-  const auto hosts = even_hosts(n, ranks_per_host);
-  return for_all_ranks(
-      n, [&](int rank) { return hierarchical_all_reduce(hosts, rank, groups * static_cast<uint32_t>(n), lanes); });
-}
-
-std::vector<Schedule> all_circulant(int n, uint32_t window) {
+std::vector<Schedule> all_hierarchical(int n, int ranks_per_host, uint32_t lanes) {
   const std::vector<int> order = natural_order(n);
-  return for_all_ranks(n,
-                       [&](int rank) { return circulant_all_reduce(order, rank, static_cast<uint32_t>(n), window); });
+  const Hosts hosts = hosts_of(order, [&](size_t) { return static_cast<size_t>(ranks_per_host); });
+  return for_all_ranks(n, [&](int rank) {
+    return schedule_of("hierarchical", Goal::kAllReduce, {order, hosts, {}, {}, rank, 0, lanes});
+  });
 }
 
 std::vector<AlikeCase> alike_cases() {
   std::vector<AlikeCase> cases;
-  for (const int n : {2, 3, 4, 7, 8, 12})
+  for (const int n : {2, 3, 4, 7, 8, 12}) {
     for (const uint32_t lanes : {1u, 2u, 3u})
-      cases.push_back({"ring", n, all_ring_all_reduce(natural_order(n), 3 * static_cast<uint32_t>(n), lanes), {}});
-  for (const int n : {2, 3, 4, 7, 8, 12})
-    for (const uint32_t window : {1u, 2u, 4u}) {
-      cases.push_back({"circulant", n, all_circulant(n, window), {}});
-      cases.back().options.slots = window;
-    }
+      cases.push_back({"ring", n, all_ring_all_reduce(natural_order(n), lanes), {}});
+    cases.push_back({"circulant", n, all_of("circulant", Goal::kAllReduce, natural_order(n)), {}});
+  }
   for (const int n : {2, 6, 12, 16})
     for (const int here : {1, 2})
-      for (const uint32_t lanes : {1u, 2u})
-        cases.push_back({"hierarchical", n, all_hierarchical(n, here, 2, lanes), {}});
-  cases.push_back({"hierarchical", 12, all_hierarchical(12, 4, 1, 1), {}});
-  cases.push_back({"hierarchical", 6, all_hierarchical(6, 3, 1, 1), {}});
+      for (const uint32_t lanes : {1u, 2u}) cases.push_back({"hierarchical", n, all_hierarchical(n, here, lanes), {}});
+  cases.push_back({"hierarchical", 12, all_hierarchical(12, 4, 1), {}});
+  cases.push_back({"hierarchical", 6, all_hierarchical(6, 3, 1), {}});
   return cases;
 }
 
@@ -159,14 +147,16 @@ TEST_CASE("alike: one rank that is not like the others is seen") {
     lane.steps = Steps(std::span<const Step>(steps));
     REQUIRE_FALSE(are_alike(schedules));
   }
-  CHECK_FALSE(are_alike(all_ring_all_reduce(shuffled_order(8, 1), 8, 1)));
-  CHECK_FALSE(are_alike(all_ring_all_reduce(natural_order(8), 9, 1)));
-  CHECK_FALSE(are_alike(all_tree_all_reduce(natural_order(8), 8)));
+  CHECK_FALSE(are_alike(all_ring_all_reduce(shuffled_order(8, 1), 1)));
+  CHECK_FALSE(are_alike(all_of("tree", Goal::kAllReduce, natural_order(8))));
+  std::vector<Schedule> one_chunk_more = all_ring_all_reduce(natural_order(8), 1);
+  for (Schedule& schedule : one_chunk_more) schedule.n_chunks++;
+  CHECK_FALSE(are_alike(one_chunk_more));
 }
 
 TEST_CASE("alike: of many ranks one that is damaged is found, whoever it is") {
   const int n = kSanitized ? 512 : 600;
-  std::vector<Schedule> schedules = all_ring_all_reduce(natural_order(n), static_cast<uint32_t>(n), 1);
+  std::vector<Schedule> schedules = all_ring_all_reduce(natural_order(n), 1);
   CHECK(verdict(schedules, {.in_place = true}) == "");
   CHECK(has(verdict(schedules, {.slots = 1}), "deadlock with 1 slots"));
   std::vector<Step> steps(schedules[77].lanes[0].steps.begin(), schedules[77].lanes[0].steps.end());

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 
 using namespace tutti;
 
@@ -20,7 +20,6 @@ constexpr int kRanksPerHost = 8;
 struct Group {
   std::vector<int> order;
   std::vector<std::vector<int>> hosts;
-  uint32_t n() const { return static_cast<uint32_t>(order.size()); }
 };
 
 Group group_of(int n) {
@@ -34,19 +33,13 @@ Group group_of(int n) {
   return group;
 }
 
-// In as many chunks as the library takes.
+// In as many lanes as the library takes at most.
 struct Named {
   const char* name;
-  Schedule (*build)(const Group& group, int rank);
+  uint32_t lanes;
 };
-constexpr Named kAlgorithms[] = {
-    {"ring", [](const Group& g, int rank) { return ring_all_reduce(g.order, rank, 2 * g.n(), 2); }},
-    {"tree", [](const Group& g, int rank) { return tree_all_reduce(g.order, rank, 4); }},
-    {"circulant", [](const Group& g, int rank) { return circulant_all_reduce(g.order, rank, g.n(), 2); }},
-    {"doubling", [](const Group& g, int rank) { return doubling_all_reduce(g.order, rank, 1); }},
-    {"chain", [](const Group& g, int rank) { return chain_all_reduce(g.n(), rank, 1); }},
-    {"hierarchical", [](const Group& g, int rank) { return hierarchical_all_reduce(g.hosts, rank, 4 * g.n(), 4); }},
-};
+constexpr Named kAlgorithms[] = {{"ring", 2},     {"tree", 2},  {"circulant", 1},
+                                 {"doubling", 1}, {"chain", 1}, {"hierarchical", 2}};
 
 double cpu_seconds() {
   timespec now{};
@@ -57,7 +50,9 @@ double cpu_seconds() {
 bool prove(const Named& algorithm, const Group& group, bool in_place) {
   const double began = cpu_seconds();
   std::vector<Schedule> schedules;
-  for (const int rank : group.order) schedules.push_back(algorithm.build(group, rank));
+  const Method& method = algorithm_of(algo_named(algorithm.name))->all_reduce;
+  for (const int rank : group.order)
+    schedules.push_back(method.build({group.order, group.hosts, {}, {}, rank, 0, algorithm.lanes}));
   const double built = cpu_seconds();
   const auto checked = check(schedules, {.in_place = in_place});
   rusage usage{};

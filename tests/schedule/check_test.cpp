@@ -31,11 +31,7 @@ std::vector<Schedule> schedules_of(const std::vector<Lanes>& ranks, uint32_t n_c
 }
 
 std::string said(const std::vector<Lanes>& ranks, const CheckOptions& options = {}) {
-  std::vector<Schedule> schedules = schedules_of(ranks);
-  if (options.goal == Goal::kBroadcast) {
-    for (Schedule& schedule : schedules) schedule.input_blocks = schedule.rank == options.root;
-  }
-  return verdict(schedules, options);
+  return verdict(schedules_of(ranks), options);
 }
 
 const Step kCopy{.local = in(0), .store = out(0), .completes = true};  // all there is to do for one rank
@@ -266,23 +262,30 @@ TEST_CASE("check: the order of ranks, if asked for") {
 }
 
 TEST_CASE("check: every rank's buffers have the blocks that its collective gives it") {
-  const auto said_blocks = [](Goal goal, uint32_t input_blocks, uint32_t output_blocks) {
-    std::vector<Schedule> schedules = schedules_of({{{kCopy}}, {{kCopy}}});
-    for (Schedule& schedule : schedules) {
-      schedule.input_blocks = input_blocks, schedule.output_blocks = output_blocks;
-    }
-    return verdict(schedules, {.goal = goal});
+  const auto said_of = [](Goal goal, int rank, const Slice& slice) {
+    std::vector<Lanes> ranks(2);
+    ranks[static_cast<size_t>(rank)] = {{{.local = slice, .store = out(0)}}};
+    return said(ranks, {.goal = goal});
   };
-  CHECK(has(said_blocks(Goal::kAllReduce, 1, 2), "rank 0: the schedule has 1 input and 2 output blocks, not 1 and 1"));
-  CHECK(has(said_blocks(Goal::kBroadcast, 1, 1), "rank 1: the schedule has 1 input and 1 output blocks, not 0 and 1"));
-  CHECK(has(said_blocks(Goal::kReduce, 1, 1), "rank 1: the schedule has 1 input and 1 output blocks, not 1 and 0"));
-  CHECK(has(said_blocks(Goal::kAllGather, 1, 1), "rank 0: the schedule has 1 input and 1 output blocks, not 1 and 2"));
-  CHECK(has(said_blocks(Goal::kReduceScatter, 1, 1), "not 2 and 1"));
-  CHECK(has(said_blocks(Goal::kAllToAll, 1, 1), "not 2 and 2"));
-  CHECK(has(said_blocks(Goal::kGather, 1, 1), "not 1 and 2"));
-  CHECK(has(said_blocks(Goal::kGather, 1, 2), "rank 1: the schedule has 1 input and 2 output blocks, not 1 and 0"));
-  CHECK(has(said_blocks(Goal::kScatter, 2, 1), "rank 1: the schedule has 2 input and 1 output blocks, not 0 and 1"));
-  CHECK(has(said_blocks(Goal::kBarrier, 0, 1), "rank 0: the schedule has 0 input and 1 output blocks, not 0 and 0"));
+  CHECK(has(said_of(Goal::kAllReduce, 0, in(1)), "in[1] is outside its buffer"));
+  CHECK(has(said_of(Goal::kAllReduce, 0, out(1)), "out[1] is outside its buffer"));
+  CHECK_FALSE(has(said_of(Goal::kBroadcast, 0, in(0)), "outside"));
+  CHECK(has(said_of(Goal::kBroadcast, 1, in(0)), "rank 1 lane 0 round 0 step 0 (in[0] -> out[0]): in[0] is outside"));
+  CHECK_FALSE(has(said_of(Goal::kReduce, 0, out(0)), "outside"));
+  CHECK(has(said_of(Goal::kReduce, 1, out(0)), "out[0] is outside its buffer"));
+  CHECK(has(said_of(Goal::kAllGather, 0, in(1)), "in[1] is outside its buffer"));
+  CHECK_FALSE(has(said_of(Goal::kAllGather, 0, out(1)), "outside"));
+  CHECK(has(said_of(Goal::kAllGather, 0, out(2)), "out[2] is outside its buffer"));
+  CHECK_FALSE(has(said_of(Goal::kReduceScatter, 0, in(1)), "outside"));
+  CHECK(has(said_of(Goal::kReduceScatter, 0, in(2)), "in[2] is outside its buffer"));
+  CHECK(has(said_of(Goal::kReduceScatter, 0, out(1)), "out[1] is outside its buffer"));
+  CHECK_FALSE(has(said_of(Goal::kAllToAll, 1, in(1)), "outside"));
+  CHECK(has(said_of(Goal::kAllToAll, 1, in(2)), "in[2] is outside its buffer"));
+  CHECK(has(said_of(Goal::kAllToAll, 1, out(2)), "out[2] is outside its buffer"));
+  CHECK(has(said_of(Goal::kGather, 0, out(2)), "out[2] is outside its buffer"));
+  CHECK(has(said_of(Goal::kGather, 1, out(0)), "out[0] is outside its buffer"));
+  CHECK(has(said_of(Goal::kScatter, 0, in(2)), "in[2] is outside its buffer"));
+  CHECK(has(said_of(Goal::kScatter, 1, in(0)), "in[0] is outside its buffer"));
 }
 
 TEST_CASE("check: what is gathered in place lies where it belongs") {
@@ -292,7 +295,6 @@ TEST_CASE("check: what is gathered in place lies where it belongs") {
   const Step take1{.recv = 1, .chunk = 1, .store = out(1)};
   Step take0{.recv = 0, .chunk = 0, .store = out(0)};
   std::vector<Schedule> schedules = schedules_of({{{keep0, take1}}, {{keep1, take0}}});
-  for (Schedule& schedule : schedules) schedule.output_blocks = 2;
   CHECK(verdict(schedules, {.goal = Goal::kAllGather}) == "");
   CHECK(verdict(schedules, {.goal = Goal::kAllGather, .rounds = 2, .in_place = true}) == "");
   schedules[1].lanes[0].steps = {take0, keep1};
@@ -306,7 +308,6 @@ TEST_CASE("check: what is gathered in place lies where it belongs") {
   const Step give_back{.send = 0, .chunk = 0, .local = in(0)},
       sum1{.recv = 0, .chunk = 1, .local = in(1), .store = out(0), .completes = true};
   schedules = schedules_of({{{give, sum}}, {{give_back, sum1}}});
-  for (Schedule& schedule : schedules) schedule.input_blocks = 2;
   const CheckOptions scattering{.goal = Goal::kReduceScatter, .in_place = true};
   CHECK(verdict(schedules, scattering) == "");
   schedules[1].lanes[0].steps = {sum1, give_back, {.chunk = 1, .local = in(1), .store = out(0)}};
@@ -318,9 +319,7 @@ TEST_CASE("check: what is gathered in place lies where it belongs") {
 
 TEST_CASE("check: nobody leaves a barrier before all have entered it") {
   const auto said_barrier = [](const std::vector<Lanes>& ranks, uint32_t rounds = 1) {
-    std::vector<Schedule> schedules = schedules_of(ranks);
-    for (Schedule& schedule : schedules) schedule.input_blocks = schedule.output_blocks = 0;
-    return verdict(schedules, {.goal = Goal::kBarrier, .rounds = rounds});
+    return said(ranks, {.goal = Goal::kBarrier, .rounds = rounds});
   };
   const Step tell0{.send = 0}, tell1{.send = 1}, tell2{.send = 2}, hear0{.recv = 0}, hear1{.recv = 1}, hear2{.recv = 2};
   CHECK(said_barrier({{{tell1, hear1}}, {{hear0, tell0}}}, 3) == "");
@@ -378,7 +377,7 @@ TEST_CASE("check: a deadlock is drawn") {
 
 TEST_CASE("check: the ring needs its second slot") {
   for (int n = 2; n <= (kSanitized ? 13 : 33); n++) {
-    const auto schedules = all_ring_all_reduce(natural_order(n), static_cast<uint32_t>(n), 1);
+    const auto schedules = all_ring_all_reduce(natural_order(n), 1);
     const std::string text = verdict(schedules, {.slots = 1});
     INFO("n=" << n << ": " << text);
     REQUIRE(has(text, "deadlock with 1 slots"));

@@ -7,26 +7,33 @@
 
 namespace tutti::testing {
 
-using Ranks = const std::vector<int>&;
+using RankList = const std::vector<int>&;
+using Hosts = std::vector<std::vector<int>>;
 
 struct Builder {
-  const char* name;
+  const char *name, *algorithm;  // null: of a collective that is done in one way only
   Goal goal;
-  bool has_root, in_place, rank_order;
-  // Lanes of a ring, window of an exchange: `width`. 0 slots are as many as the width.
-  bool has_width;
-  uint32_t min_slots;
-  Schedule (*build)(Ranks order, int rank, int root, uint32_t n_chunks, uint32_t width);
+  uint32_t min_slots = 1;
+  Hosts (*hosts)(RankList order) = nullptr;
+  Hosts (*slow)(RankList order) = nullptr;
+
+  bool has_root() const { return traits(goal).has_root; }
+  bool in_place() const { return goal != Goal::kAllToAll && goal != Goal::kBarrier; }
+  bool rank_order() const { return algorithm != nullptr && algorithm_of(algo_named(algorithm))->keeps_rank_order; }
+  // Whether more lanes, or on GPUs twice as many chunks, make another schedule of it.
+  bool has_lanes() const {
+    return algorithm != nullptr && (method_of(algorithm, goal).overlaps || std::string_view(name).starts_with("tree"));
+  }
 };
 
-inline int count(Ranks order) {
+inline int count(RankList order) {
   return static_cast<int>(order.size());
 }
 
 // The ranks in `order` on hosts, of which the i-th has size_of(i) ranks and the last one what is left.
 template <class SizeOf>
-std::vector<std::vector<int>> hosts_of(Ranks order, SizeOf size_of) {
-  std::vector<std::vector<int>> hosts;
+Hosts hosts_of(RankList order, SizeOf size_of) {
+  Hosts hosts;
   for (size_t at = 0; at < order.size(); at += hosts.back().size()) {
     const size_t end = std::min(order.size(), at + size_of(hosts.size()));
     hosts.emplace_back(order.begin() + static_cast<long>(at), order.begin() + static_cast<long>(end));
@@ -34,119 +41,74 @@ std::vector<std::vector<int>> hosts_of(Ranks order, SizeOf size_of) {
   return hosts;
 }
 
+inline Hosts three_hosts(RankList order) {
+  return hosts_of(order, [&](size_t) { return (order.size() + 2) / 3; });
+}
+inline Hosts growing_hosts(RankList order) {
+  return hosts_of(order, [](size_t host) { return host + 1; });
+}
+inline Hosts big_host_among_small(RankList order) {
+  return hosts_of(order, [](size_t host) { return size_t{host == 0 ? 1u : host == 1 ? 5u : 2u}; });
+}
 // Every second of hosts with one and two ranks in turn.
-inline std::vector<std::vector<int>> slow_hosts_of(Ranks order) {
-  const auto hosts = hosts_of(order, [](size_t host) { return host % 2 + 1; });
-  std::vector<std::vector<int>> slow;
+inline Hosts slow_hosts_of(RankList order) {
+  const Hosts hosts = hosts_of(order, [](size_t host) { return host % 2 + 1; });
+  Hosts slow;
   for (size_t host = 1; host < hosts.size(); host += 2) slow.push_back(hosts[host]);
   return slow;
 }
 
 inline constexpr Builder kBuilders[] = {
-    {"ring all-reduce", Goal::kAllReduce, false, true, false, true, 2,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_reduce(order, rank, c, width); }},
-    {"tree all-reduce", Goal::kAllReduce, false, true, false, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return tree_all_reduce(order, rank, c); }},
-    {"tree all-reduce, slow hosts", Goal::kAllReduce, false, true, false, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) {
-       return tree_all_reduce(order, rank, c, slow_hosts_of(order));
-     }},
-    {"tree broadcast, slow hosts", Goal::kBroadcast, true, true, false, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
-       return tree_broadcast(order, rank, root, c, slow_hosts_of(order));
-     }},
-    {"tree reduce, slow hosts", Goal::kReduce, true, true, false, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
-       return tree_reduce(order, rank, root, c, slow_hosts_of(order));
-     }},
-    {"ring broadcast", Goal::kBroadcast, true, true, false, true, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t width) {
-       return ring_broadcast(order, rank, root, c, width);
-     }},
-    {"tree broadcast", Goal::kBroadcast, true, true, false, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return tree_broadcast(order, rank, root, c); }},
-    {"ring reduce", Goal::kReduce, true, true, false, true, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t width) {
-       return ring_reduce(order, rank, root, c, width);
-     }},
-    {"tree reduce", Goal::kReduce, true, true, false, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return tree_reduce(order, rank, root, c); }},
-    {"direct reduce", Goal::kReduce, true, true, true, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return direct_reduce(count(order), rank, root, c); }},
-    {"two-shot reduce", Goal::kReduce, true, true, true, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
-       return two_shot_reduce(count(order), rank, root, c);
-     }},
-    {"ring all-gather", Goal::kAllGather, false, true, false, true, 2,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_gather(order, rank, c, width); }},
-    {"circulant all-gather", Goal::kAllGather, false, true, false, true, 0,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return circulant_all_gather(order, rank, c, width);
-     }},
-    {"direct broadcast", Goal::kBroadcast, true, true, false, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
-       return direct_broadcast(count(order), rank, root, c);
-     }},
-    {"direct all-gather", Goal::kAllGather, false, true, false, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_all_gather(count(order), rank, c); }},
-    {"ring reduce-scatter", Goal::kReduceScatter, false, true, false, true, 2,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_reduce_scatter(order, rank, c, width); }},
-    {"circulant reduce-scatter", Goal::kReduceScatter, false, true, false, true, 0,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return circulant_reduce_scatter(order, rank, c, width);
-     }},
-    {"direct reduce-scatter", Goal::kReduceScatter, false, true, true, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_reduce_scatter(count(order), rank, c); }},
-    {"doubling all-reduce", Goal::kAllReduce, false, true, false, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return doubling_all_reduce(order, rank, c); }},
-    {"circulant all-reduce", Goal::kAllReduce, false, true, false, true, 0,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return circulant_all_reduce(order, rank, c, width);
-     }},
-    {"hierarchical all-reduce, alike hosts", Goal::kAllReduce, false, true, false, true, 2,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return hierarchical_all_reduce(hosts_of(order, [&](size_t) { return (order.size() + 2) / 3; }), rank, c, width);
-     }},
-    {"hierarchical all-reduce, growing hosts", Goal::kAllReduce, false, true, false, true, 2,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return hierarchical_all_reduce(hosts_of(order, [](size_t host) { return host + 1; }), rank, c, width);
-     }},
-    {"hierarchical all-reduce, a big host among small", Goal::kAllReduce, false, true, false, true, 2,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return hierarchical_all_reduce(
-           hosts_of(order, [](size_t host) { return size_t{host == 0   ? 1u
-                                                           : host == 1 ? 5u
-                                                                       : 2u}; }), rank, c, width);
-     }},
-    {"one-shot all-reduce", Goal::kAllReduce, false, true, true, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return one_shot_all_reduce(count(order), rank, c); }},
-    {"two-shot all-reduce", Goal::kAllReduce, false, true, true, true, 2,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return two_shot_all_reduce(count(order), rank, c, width);
-     }},
-    {"chain all-reduce", Goal::kAllReduce, false, true, true, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return chain_all_reduce(count(order), rank, c); }},
-    {"chain reduce", Goal::kReduce, true, true, true, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return chain_reduce(count(order), rank, root, c); }},
-    {"chain reduce-scatter", Goal::kReduceScatter, false, true, true, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return chain_reduce_scatter(count(order), rank, c); }},
-    {"all-to-all", Goal::kAllToAll, false, false, false, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return all_to_all(count(order), rank, c); }},
-    {"gather", Goal::kGather, true, true, false, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return gather(count(order), rank, root, c); }},
-    {"scatter", Goal::kScatter, true, true, false, false, 1,
-     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return scatter(count(order), rank, root, c); }},
-    {"barrier", Goal::kBarrier, false, false, false, false, 1,
-     [](Ranks order, int rank, int, uint32_t, uint32_t) { return barrier(count(order), rank); }},
+    {"ring all-reduce", "ring", Goal::kAllReduce, 2},
+    {"ring broadcast", "ring", Goal::kBroadcast},
+    {"ring reduce", "ring", Goal::kReduce},
+    {"ring all-gather", "ring", Goal::kAllGather, 2},
+    {"ring reduce-scatter", "ring", Goal::kReduceScatter, 2},
+    {"tree all-reduce", "tree", Goal::kAllReduce},
+    {"tree broadcast", "tree", Goal::kBroadcast},
+    {"tree reduce", "tree", Goal::kReduce},
+    {"tree all-reduce, slow hosts", "tree", Goal::kAllReduce, 1, nullptr, slow_hosts_of},
+    {"tree broadcast, slow hosts", "tree", Goal::kBroadcast, 1, nullptr, slow_hosts_of},
+    {"tree reduce, slow hosts", "tree", Goal::kReduce, 1, nullptr, slow_hosts_of},
+    {"circulant all-gather", "tree", Goal::kAllGather, 2},
+    {"circulant reduce-scatter", "tree", Goal::kReduceScatter, 2},
+    {"circulant all-reduce", "circulant", Goal::kAllReduce, 2},
+    {"doubling all-reduce", "doubling", Goal::kAllReduce},
+    {"hierarchical all-reduce, alike hosts", "hierarchical", Goal::kAllReduce, 2, three_hosts},
+    {"hierarchical all-reduce, growing hosts", "hierarchical", Goal::kAllReduce, 2, growing_hosts},
+    {"hierarchical all-reduce, a big host among small", "hierarchical", Goal::kAllReduce, 2, big_host_among_small},
+    {"racks all-reduce", "racks", Goal::kAllReduce, 2, three_hosts},
+    {"one-shot all-reduce", "oneshot", Goal::kAllReduce},
+    {"one-shot reduce", "oneshot", Goal::kReduce},
+    {"two-shot all-reduce", "direct", Goal::kAllReduce, 2},
+    {"two-shot reduce", "direct", Goal::kReduce},
+    {"direct broadcast", "direct", Goal::kBroadcast},
+    {"direct all-gather", "direct", Goal::kAllGather},
+    {"direct reduce-scatter", "direct", Goal::kReduceScatter},
+    {"linear all-reduce", "linear", Goal::kAllReduce},
+    {"chain all-reduce", "chain", Goal::kAllReduce},
+    {"chain reduce", "chain", Goal::kReduce},
+    {"chain reduce-scatter", "chain", Goal::kReduceScatter},
+    {"all-to-all", nullptr, Goal::kAllToAll},
+    {"gather", nullptr, Goal::kGather},
+    {"scatter", nullptr, Goal::kScatter},
+    {"barrier", nullptr, Goal::kBarrier},
 };
 
-inline uint32_t min_slots(const Builder& builder, uint32_t width) {
-  return builder.min_slots > 0 ? builder.min_slots : width;
-}
-
-inline std::vector<Schedule> all_ranks(const Builder& builder, Ranks order, int root, uint32_t n_chunks,
-                                       uint32_t width = 1) {
-  return for_all_ranks(count(order), [&](int rank) { return builder.build(order, rank, root, n_chunks, width); });
+inline std::vector<Schedule> all_ranks(const Builder& builder, RankList order, int root, uint32_t lanes = 1) {
+  const int n = count(order);
+  const Hosts hosts = builder.hosts != nullptr ? builder.hosts(order) : Hosts{order};
+  const Hosts slow = builder.slow != nullptr ? builder.slow(order) : Hosts{};
+  return for_all_ranks(n, [&](int rank) {
+    switch (builder.goal) {
+      case Goal::kAllToAll: return all_to_all(n, rank);
+      case Goal::kGather: return gather(n, rank, root);
+      case Goal::kScatter: return scatter(n, rank, root);
+      case Goal::kBarrier: return barrier(n, rank);
+      default: break;
+    }
+    return schedule_of(builder.algorithm, builder.goal, {order, hosts, hosts, slow, rank, root, lanes});
+  });
 }
 
 }  // namespace tutti::testing

@@ -16,16 +16,26 @@ const Builder& builder(const std::string& name) {
   return *at;
 }
 
-int hops_of(const std::string& name, int n, uint32_t n_chunks = 1, uint32_t width = 1) {
-  return hops(all_ranks(builder(name), natural_order(n), n / 3, n_chunks, width));
+int hops_of(const std::string& name, int n, uint32_t lanes = 1) {
+  return hops(all_ranks(builder(name), natural_order(n), n / 3, lanes));
 }
 
-long sends_of(const std::string& name, int n, uint32_t n_chunks, uint32_t width = 1) {
-  return sends(all_ranks(builder(name), natural_order(n), n / 3, n_chunks, width));
+// Of each chunk.
+long sends_of(const std::string& name, int n, uint32_t lanes = 1) {
+  const auto schedules = all_ranks(builder(name), natural_order(n), n / 3, lanes);
+  return sends(schedules) / schedules[0].n_chunks;
 }
 
 int ceil_log2(int n) {
   return floor_log2(2 * n - 1);
+}
+
+// Half of the ranks are given away, half of what is left, and so on; of each exchange two messages are on their way at
+// once.
+int circulant_hops(int n) {
+  int hops = 0;
+  for (int left = n; left > 1; left = (left + 1) / 2) hops += (left / 2 + 1) / 2;
+  return hops;
 }
 
 }  // namespace
@@ -33,15 +43,10 @@ int ceil_log2(int n) {
 TEST_CASE("hops: rings and chains") {
   for (int n = 2; n <= kMostRanks; n++) {
     INFO("n=" << n);
-    for (uint32_t chunks : {1u, 2u, 9u}) {
-      CHECK(hops_of("ring reduce", n, chunks, 2) == n - 1);
-      // One hop of n-1 per chunk is hidden behind the next one's first message; two ranks have no more than that one.
-      const int in_turn = n > 2 ? static_cast<int>(chunks) * (n - 2) + 1 : static_cast<int>(chunks + 1) / 2;
-      CHECK(hops_of("ring all-gather", n, chunks, 1) == in_turn);
-      CHECK(hops_of("ring reduce-scatter", n, chunks, 1) == in_turn);
-      CHECK(hops_of("ring all-gather", n, chunks, chunks) == n - 1);
-      CHECK(hops_of("ring reduce-scatter", n, chunks, chunks) == n - 1);
-    }
+    for (const uint32_t lanes : {1u, 2u, 9u})
+      for (const char* name : {"ring broadcast", "ring reduce", "ring all-gather", "ring reduce-scatter"})
+        CHECK(hops_of(name, n, lanes) == n - 1);
+    CHECK(hops_of("chain all-reduce", n) == 2 * (n - 1));
   }
 }
 
@@ -49,55 +54,56 @@ TEST_CASE("hops: what is logarithmic") {
   for (int n = 2; n <= kMostRanks; n++) {
     INFO("n=" << n);
     const int folds = std::has_single_bit(static_cast<unsigned>(n)) ? 0 : 2;
-    const uint32_t wide = static_cast<uint32_t>(n);
-    CHECK(hops_of("tree reduce", n, 9) <= 1 + floor_log2(n - 1));
-    CHECK(hops_of("circulant all-gather", n, 1, wide) == ceil_log2(n));
-    CHECK(hops_of("circulant reduce-scatter", n, 1, wide) == ceil_log2(n));
+    CHECK(hops_of("tree reduce", n) <= 1 + floor_log2(n - 1));
+    CHECK(hops_of("circulant all-gather", n) == circulant_hops(n));
+    CHECK(hops_of("circulant reduce-scatter", n) == circulant_hops(n));
+    CHECK(hops_of("circulant all-reduce", n) == 2 * circulant_hops(n));
     const int doubling = hops_of("doubling all-reduce", n);
     CHECK(doubling >= floor_log2(n));
     CHECK(doubling <= floor_log2(n) + folds);  // fewer where those who have folded in hide behind the others
-    CHECK(hops_of("circulant all-reduce", n, wide, wide) == 2 * ceil_log2(n));
     CHECK(hops_of("barrier", n) == ceil_log2(n));
-    // Each message waits for the one before it where nothing runs ahead.
-    CHECK(hops_of("circulant all-gather", n, 1, 1) == n - 1);
-    CHECK(hops_of("circulant reduce-scatter", n, 1, 1) == n - 1);
   }
 }
 
 TEST_CASE("hops: what is direct") {
   for (int n = 2; n <= kMostRanks; n++) {
     INFO("n=" << n);
-    for (const char* name : {"one-shot all-reduce", "direct reduce-scatter", "direct reduce", "direct all-gather",
+    for (const char* name : {"one-shot all-reduce", "direct reduce-scatter", "one-shot reduce", "direct all-gather",
                              "direct broadcast", "all-to-all", "gather", "scatter"}) {
       CHECK(hops_of(name, n) == 1);
     }
-    CHECK(hops_of("two-shot all-reduce", n, static_cast<uint32_t>(n)) == 2);
-    CHECK(hops_of("two-shot reduce", n, static_cast<uint32_t>(n)) == 2);
+    for (const char* name : {"two-shot all-reduce", "linear all-reduce"}) CHECK(hops_of(name, n) == 2);
+    CHECK(hops_of("two-shot reduce", n) == (n == 2 ? 1 : 2));
   }
 }
 
 TEST_CASE("messages: nothing is sent more often than it must be") {
   for (int n = 1; n <= kMostRanks; n++) {
     const int p = 1 << floor_log2(n);
-    for (uint32_t chunks : {1u, 2u, 5u, 32u}) {
-      INFO("n=" << n << " chunks=" << chunks);
-      const long once = static_cast<long>(n - 1) * chunks;
+    for (const uint32_t lanes : {1u, 2u, 5u}) {
+      INFO("n=" << n << " lanes=" << lanes);
+      const long once = n - 1;
       for (const char* name :
-           {"ring reduce", "tree reduce", "direct reduce", "direct broadcast", "gather", "scatter"}) {
-        CHECK(sends_of(name, n, chunks) == once);
+           {"ring broadcast", "tree broadcast", "tree broadcast, slow hosts", "ring reduce", "tree reduce",
+            "one-shot reduce", "chain reduce", "direct broadcast", "gather", "scatter"}) {
+        INFO(name);
+        // The last of a chain hands the sum to the root.
+        CHECK(sends_of(name, n, lanes) == once + (name == std::string_view("chain reduce") && n > 1));
       }
-      for (const char* name : {"circulant all-reduce", "two-shot all-reduce"}) {
-        CHECK(sends_of(name, n, chunks) == 2 * once);
+      for (const char* name : {"ring all-reduce", "tree all-reduce", "circulant all-reduce", "two-shot all-reduce",
+                               "linear all-reduce", "chain all-reduce"}) {
+        INFO(name);
+        CHECK(sends_of(name, n, lanes) == 2 * once);
       }
       for (const char* name :
            {"ring all-gather", "circulant all-gather", "direct all-gather", "ring reduce-scatter",
             "circulant reduce-scatter", "direct reduce-scatter", "all-to-all", "one-shot all-reduce"}) {
-        CHECK(sends_of(name, n, chunks) == n * once);
+        INFO(name);
+        CHECK(sends_of(name, n, lanes) == n * once);
       }
-      CHECK(sends_of("doubling all-reduce", n, chunks) ==
-            (static_cast<long>(p) * floor_log2(n) + 2 * (n - p)) * chunks);
     }
-    CHECK(sends_of("barrier", n, 1) == static_cast<long>(n) * ceil_log2(n));
+    CHECK(sends_of("doubling all-reduce", n) == static_cast<long>(p) * floor_log2(n) + 2 * (n - p));
+    CHECK(sends_of("barrier", n) == static_cast<long>(n) * ceil_log2(n));
   }
 }
 
@@ -105,7 +111,7 @@ TEST_CASE("peers: logarithmically many where depth is logarithmic") {
   for (int n = 1; n <= kMostRanks; n++) {
     for (const char* name :
          {"circulant all-gather", "circulant reduce-scatter", "doubling all-reduce", "circulant all-reduce"}) {
-      for (const Schedule& schedule : all_ranks(builder(name), natural_order(n), 0, 4)) {
+      for (const Schedule& schedule : all_ranks(builder(name), natural_order(n), 0)) {
         std::vector<bool> peers(static_cast<size_t>(n));
         for (const Lane& lane : schedule.lanes) {
           for (const Step& step : lane.steps) {
@@ -121,19 +127,16 @@ TEST_CASE("peers: logarithmically many where depth is logarithmic") {
 
 TEST_CASE("slots: one fewer than it says is a deadlock") {
   for (const Builder& b : kBuilders) {
-    for (int n : {2, 3, 8, 13, 33}) {
-      if (kSanitized && n > 13) continue;
-      for (uint32_t width : {1u, 2u, 5u}) {
-        const uint32_t needed = min_slots(b, width);
-        if (needed == 1 || (width > 1 && !b.has_width)) continue;
-        // An exchange, or all of an all-gather or reduce-scatter, must have messages enough to run ahead at all.
-        const auto chunks = static_cast<uint32_t>(b.goal == Goal::kAllReduce ? 8 * n : 8);
-        const auto schedules = all_ranks(b, natural_order(n), 0, chunks, width);
-        INFO(b.name << " n=" << n << " width=" << width);
-        CHECK(verdict(schedules, {.goal = b.goal, .slots = needed}) == "");
-        const bool runs_ahead = b.min_slots > 0 || b.goal == Goal::kAllReduce || width <= static_cast<uint32_t>(n) / 4;
-        if (!runs_ahead) continue;
-        CHECK(verdict(schedules, {.goal = b.goal, .slots = needed - 1}).find("deadlock") != std::string::npos);
+    for (const int n : {2, 3, 8, 13, 33}) {
+      if ((kSanitized && n > 13) || b.min_slots == 1) continue;
+      for (const uint32_t lanes : {1u, 2u, 5u}) {
+        const auto schedules = all_ranks(b, natural_order(n), 0, lanes);
+        INFO(b.name << " n=" << n << " lanes=" << lanes);
+        CHECK(verdict(schedules, {.goal = b.goal, .slots = b.min_slots}) == "");
+        // There must be messages enough to run ahead at all: in an exchange two, in half of a ring one to be passed on.
+        const bool is_circulant = std::string_view(b.name).starts_with("circulant");
+        if (n < (is_circulant ? 4 : b.goal == Goal::kAllReduce ? 2 : 3)) continue;
+        CHECK(verdict(schedules, {.goal = b.goal, .slots = b.min_slots - 1}).find("deadlock") != std::string::npos);
       }
     }
   }
@@ -142,7 +145,7 @@ TEST_CASE("slots: one fewer than it says is a deadlock") {
 TEST_CASE("scratch: no more than said") {
   for (const Builder& b : kBuilders) {
     for (int n = 1; n <= kMostRanks; n++) {
-      for (const Schedule& schedule : all_ranks(b, natural_order(n), n / 2, 3, 2)) {
+      for (const Schedule& schedule : all_ranks(b, natural_order(n), n / 2, 2)) {
         const bool one = b.name == std::string("tree reduce");
         const bool half = b.name == std::string("circulant reduce-scatter");
         INFO(b.name << " n=" << n);
@@ -155,15 +158,12 @@ TEST_CASE("scratch: no more than said") {
 
 TEST_CASE("builders: one rank copies, no lane is empty") {
   for (const Builder& b : kBuilders) {
-    const std::vector<Schedule> alone = all_ranks(b, natural_order(1), 0, 3, 2);
     INFO(b.name);
-    CHECK(sends(alone) == 0);
-    for (int n : {1, 2, 3, 8}) {
-      for (uint32_t chunks : {1u, 2u, 7u}) {
-        for (const Schedule& schedule : all_ranks(b, natural_order(n), n / 2, chunks, 2)) {
-          CHECK(schedule.n_chunks == (b.goal == Goal::kBarrier ? 1 : chunks));
+    CHECK(sends(all_ranks(b, natural_order(1), 0, 2)) == 0);
+    for (const int n : {1, 2, 3, 8}) {
+      for (const uint32_t lanes : {1u, 2u, 7u}) {
+        for (const Schedule& schedule : all_ranks(b, natural_order(n), n / 2, lanes))
           for (const Lane& lane : schedule.lanes) CHECK_FALSE(lane.steps.empty());
-        }
       }
     }
   }

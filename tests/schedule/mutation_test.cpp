@@ -22,17 +22,16 @@ struct Subject {
 Subject random_subject(Random& random) {
   const Builder& builder = kBuilders[below(random, std::size(kBuilders))];
   const int n = 2 + static_cast<int>(below(random, 8));
-  const uint32_t chunks = builder.goal == Goal::kBarrier ? 1 : 1 + below(random, 20);
-  const uint32_t width = 1 + below(random, 3);
+  const uint32_t lanes = 1 + below(random, 3);
   Subject subject;
   subject.options.goal = builder.goal;
-  subject.options.rank_order = builder.rank_order;
-  subject.options.slots = min_slots(builder, width) + below(random, 3);
+  subject.options.rank_order = builder.rank_order();
+  subject.options.slots = builder.min_slots + below(random, 3);
   subject.options.rounds = 1 + below(random, 3);
-  subject.options.in_place = builder.in_place && below(random, 2) == 1;
-  if (builder.has_root) subject.options.root = static_cast<int>(below(random, static_cast<size_t>(n)));
-  subject.schedules = all_ranks(builder, shuffled_order(n, random()), subject.options.root, chunks, width);
-  subject.name = builder.name + (" n=" + std::to_string(n) + " chunks=" + std::to_string(chunks));
+  subject.options.in_place = builder.in_place() && below(random, 2) == 1;
+  if (builder.has_root()) subject.options.root = static_cast<int>(below(random, static_cast<size_t>(n)));
+  subject.schedules = all_ranks(builder, shuffled_order(n, random()), subject.options.root, lanes);
+  subject.name = builder.name + (" n=" + std::to_string(n) + " lanes=" + std::to_string(lanes));
   return subject;
 }
 

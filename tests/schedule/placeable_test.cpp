@@ -20,11 +20,14 @@ bool equal(const Placeable& a, const Placeable& b) {
 }  // namespace
 
 TEST_CASE("placeable: the sums of a two-shot all-reduce, each told when the one before has come") {
-  const Schedule schedule = two_shot_all_reduce(2, 0, 4, 1);
   // Twice: its part is sent; it adds up what comes and sends the sum; the other sum comes.
-  REQUIRE(schedule.lanes.size() == 1);
-  const Steps& steps = schedule.lanes[0].steps;
-  const auto found = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
+  const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0};
+  std::vector<Step> steps;
+  for (int time = 0; time < 2; time++)
+    steps.insert(steps.end(), {{.send = 1, .local = in},
+                               {.recv = kEveryone, .send = 1, .local = in, .store = out, .completes = true},
+                               {.recv = 1, .store = out}});
+  const auto found = placeable_messages(steps);
   REQUIRE(found.size() == 2);
   CHECK(equal(found[0], {2, 0, 1}));
   CHECK(equal(found[1], {5, 3, 1}));

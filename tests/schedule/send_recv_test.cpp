@@ -8,8 +8,7 @@ namespace {
 
 using Random = std::mt19937;
 
-template <class T>
-void shuffle(std::vector<T>& list, Random& random) {
+void shuffle(std::vector<int>& list, Random& random) {
   for (size_t i = list.size(); i > 1; i--) std::swap(list[i - 1], list[random() % i]);
 }
 
@@ -18,9 +17,8 @@ std::vector<Transfers> random_transfers(int n, size_t n_messages, Random& random
   std::vector<Transfers> all(static_cast<size_t>(n));
   for (size_t i = 0; i < n_messages; i++) {
     const size_t from = random() % all.size(), to = random() % all.size();
-    const auto block = static_cast<uint32_t>(random() % (all[from].sends.size() + 1));  // some are sent twice
-    all[from].sends.push_back({static_cast<int>(to), block});
-    all[to].receives.push_back({static_cast<int>(from), static_cast<uint32_t>(all[to].receives.size())});
+    all[from].sends.push_back(static_cast<int>(to));
+    all[to].receives.push_back(static_cast<int>(from));
   }
   for (Transfers& transfers : all) {
     shuffle(transfers.sends, random);
@@ -29,9 +27,9 @@ std::vector<Transfers> random_transfers(int n, size_t n_messages, Random& random
   return all;
 }
 
-std::vector<Schedule> all_send_recv(const std::vector<Transfers>& transfers, uint32_t n_chunks) {
+std::vector<Schedule> all_send_recv(const std::vector<Transfers>& transfers) {
   const int n = static_cast<int>(transfers.size());
-  return for_all_ranks(n, [&](int rank) { return send_recv(n, rank, transfers[static_cast<size_t>(rank)], n_chunks); });
+  return for_all_ranks(n, [&](int rank) { return send_recv(n, rank, transfers[static_cast<size_t>(rank)]); });
 }
 
 }  // namespace
@@ -41,11 +39,10 @@ TEST_CASE("send and receive: lists drawn at random") {
   for (int i = 0; i < (kSanitized ? 200 : 3000); i++) {
     const int n = 1 + static_cast<int>(random() % 9);
     const auto transfers = random_transfers(n, random() % 60, random);
-    const auto chunks = static_cast<uint32_t>(1 + random() % 4);
     const auto slots = static_cast<uint32_t>(1 + random() % 3);
     const auto rounds = static_cast<uint32_t>(1 + 2 * (random() % 2));
-    INFO("n=" << n << " chunks=" << chunks << " slots=" << slots << " rounds=" << rounds);
-    const auto schedules = all_send_recv(transfers, chunks);
+    INFO("n=" << n << " slots=" << slots << " rounds=" << rounds);
+    const auto schedules = all_send_recv(transfers);
     REQUIRE(verdict(schedules, {.goal = Goal::kSendRecv, .slots = slots, .rounds = rounds, .transfers = transfers}) ==
             "");
   }
@@ -61,9 +58,9 @@ TEST_CASE("send and receive: a message that goes elsewhere than the lists say is
     Transfers& changed = other[random() % other.size()];
     if (changed.receives.size() < 2) continue;
     const size_t a = random() % changed.receives.size(), b = random() % changed.receives.size();
-    if (changed.receives[a].peer == changed.receives[b].peer) continue;
-    std::swap(changed.receives[a].block, changed.receives[b].block);
-    const auto schedules = all_send_recv(other, 2);
+    if (changed.receives[a] == changed.receives[b]) continue;
+    std::swap(changed.receives[a], changed.receives[b]);
+    const auto schedules = all_send_recv(other);
     const CheckOptions options{.goal = Goal::kSendRecv, .transfers = transfers};
     const std::string said = verdict(schedules, options);
     INFO(said);
@@ -73,8 +70,8 @@ TEST_CASE("send and receive: a message that goes elsewhere than the lists say is
 }
 
 TEST_CASE("send and receive: one lane per peer and direction, one for itself") {
-  const Transfers transfers{.sends = {{1, 0}, {2, 1}, {1, 2}, {0, 3}}, .receives = {{2, 0}, {0, 1}}};
-  CHECK(to_text(send_recv(3, 0, transfers, 1)) ==
+  const Schedule schedule = send_recv(3, 0, {.sends = {1, 2, 1, 0}, .receives = {2, 0}});
+  CHECK(to_text(schedule) ==
         "rank 0 of 3: 1 chunks, 0 scratch, 4 lanes\n"
         "lane 0: channel 0, 1 steps\n"
         "lane 0 step 0: in[3] -> out[1]\n"
@@ -85,19 +82,15 @@ TEST_CASE("send and receive: one lane per peer and direction, one for itself") {
         "lane 2 step 0: in[1], send 2\n"
         "lane 3: channel 0, 1 steps\n"
         "lane 3 step 0: recv 2 -> out[0]\n");
-  const Schedule schedule = send_recv(3, 0, transfers, 1);
-  CHECK(schedule.input_blocks == 4);
-  CHECK(schedule.output_blocks == 2);
   CHECK(schedule.lanes[3].steps[0].chunk == 4);  // the first block after the inputs
 }
 
 TEST_CASE("send and receive: lists that do not match are refused") {
   const auto said = [](const std::vector<Transfers>& transfers) {
-    return verdict(all_send_recv(transfers, 1), {.goal = Goal::kSendRecv, .transfers = transfers});
+    return verdict(all_send_recv(transfers), {.goal = Goal::kSendRecv, .transfers = transfers});
   };
-  CHECK(said({{.sends = {{1, 0}}}, {.receives = {{0, 0}}}}) == "");
-  CHECK(has(said({{.sends = {{1, 0}}}, {}}), "rank 0 sends more than rank 1 receives"));
-  CHECK(has(said({{}, {.receives = {{0, 0}}}}), "rank 1 receives more than rank 0 sends to it"));
-  CHECK(has(said({{.sends = {{1, 0}}}, {.receives = {{0, 1}}}}), "rank 1 does not receive every output block once"));
-  CHECK(has(verdict(all_send_recv({{}, {}}, 1), {.goal = Goal::kSendRecv}), "each rank needs its list of transfers"));
+  CHECK(said({{.sends = {1}}, {.receives = {0}}}) == "");
+  CHECK(has(said({{.sends = {1}}, {}}), "rank 0 sends more than rank 1 receives"));
+  CHECK(has(said({{}, {.receives = {0}}}), "rank 1 receives more than rank 0 sends to it"));
+  CHECK(has(verdict(all_send_recv({{}, {}}), {.goal = Goal::kSendRecv}), "each rank needs its list of transfers"));
 }

@@ -74,43 +74,28 @@ TEST_CASE("double tree: as drawn for seven and eight") {
   CHECK(parents(1, 8) == std::vector<int>{-1, 2, 4, 2, 0, 6, 4, 6});
 }
 
-TEST_CASE("lanes: as many as asked for and useful, on their channels") {
-  const std::vector<int> ring = natural_order(4);
+TEST_CASE("lanes: as many as asked for, on their channels") {
   const auto channels = [](const Schedule& schedule) {
     std::vector<uint32_t> all;
     for (const Lane& lane : schedule.lanes) all.push_back(lane.channel);
     return all;
   };
   using Channels = std::vector<uint32_t>;
-  CHECK(channels(ring_all_reduce(ring, 2, 32, 4)) == Channels{0, 1, 2, 3});
-  CHECK(channels(ring_all_reduce(ring, 2, 9, 4)) == Channels{0, 1, 2});
-  CHECK(channels(ring_all_reduce(ring, 2, 1, 4)) == Channels{0});
-  CHECK(channels(ring_broadcast(ring, 2, 0, 3, 2)) == Channels{0, 1});
-  CHECK(channels(ring_broadcast(ring, 2, 0, 1, 2)) == Channels{0});
-  CHECK(channels(tree_all_reduce(ring, 1, 1)) == Channels{0, 0});  // an inner node: up and down
-  CHECK(channels(tree_all_reduce(ring, 3, 2)) == Channels{0, 1, 1});
-  CHECK(channels(tree_broadcast(ring, 1, 0, 2)) == Channels{0, 1});
-  CHECK(channels(tree_broadcast(ring, 0, 0, 1)) == Channels{0});
-}
-
-TEST_CASE("lanes: no schedule has an empty one or more than the buffer's chunks") {
-  for (int n : {1, 2, 3, 5, 8}) {
-    for (uint32_t chunks : {1u, 2u, 7u}) {
-      for (const auto& schedules :
-           {all_ring_all_reduce(natural_order(n), chunks, 4), all_ring_broadcast(natural_order(n), n - 1, chunks, 4),
-            all_tree_all_reduce(natural_order(n), chunks), all_tree_broadcast(natural_order(n), n / 2, chunks)}) {
-        for (const Schedule& schedule : schedules) {
-          CHECK(schedule.n_chunks == chunks);
-          for (const Lane& lane : schedule.lanes) CHECK_FALSE(lane.steps.empty());
-        }
-      }
-    }
-  }
+  const std::vector<int> four = natural_order(4);
+  CHECK(channels(all_ring_all_reduce(four, 4)[2]) == Channels{0, 1, 2, 3});
+  CHECK(channels(all_ring_all_reduce(four, 1)[2]) == Channels{0});
+  CHECK(channels(all_of("ring", Goal::kAllGather, four, 2)[2]) == Channels{0, 1});
+  CHECK(channels(all_of("ring", Goal::kBroadcast, four, 2)[2]) == Channels{0});
+  CHECK(channels(all_of("direct", Goal::kAllReduce, four, 3)[2]) == Channels{0, 1, 2});
+  const auto trees = all_of("tree", Goal::kAllReduce, four);
+  CHECK(channels(trees[1]) == Channels{0, 0, 1, 1});  // up and down
+  CHECK(channels(trees[3]) == Channels{0, 1, 1});     // the first one's top
+  CHECK(channels(all_of("tree", Goal::kBroadcast, four)[1]) == Channels{0, 1});
 }
 
 TEST_CASE("ring all-reduce: chunk c is complete at position c mod n") {
   const std::vector<int> ring = shuffled_order(5, 3);
-  for (const Schedule& schedule : all_ring_all_reduce(ring, 13, 2)) {
+  for (const Schedule& schedule : all_ring_all_reduce(ring, 2)) {
     for (const Lane& lane : schedule.lanes) {
       for (const Step& step : lane.steps) {
         if (step.completes) CHECK(ring[step.store.chunk % 5] == schedule.rank);
@@ -119,18 +104,11 @@ TEST_CASE("ring all-reduce: chunk c is complete at position c mod n") {
   }
 }
 
-TEST_CASE("traffic: nothing is sent more often than it must be") {
+TEST_CASE("traffic: both trees are loaded alike") {
   for (int n = 1; n <= 33; n++) {
-    for (uint32_t chunks : {1u, 2u, 5u, 32u}) {
-      const long once = static_cast<long>(n - 1) * chunks;
-      CHECK(sends(all_ring_all_reduce(natural_order(n), chunks, 2)) == 2 * once);
-      CHECK(sends(all_tree_all_reduce(natural_order(n), chunks)) == 2 * once);
-      CHECK(sends(all_ring_broadcast(natural_order(n), n / 2, chunks, 2)) == once);
-      CHECK(sends(all_tree_broadcast(natural_order(n), n / 2, chunks)) == once);
-    }
-    // Even chunk counts load both trees alike: nobody sends more than one child's worth of everything.
-    for (const Schedule& schedule : all_tree_broadcast(natural_order(n), 0, 8)) CHECK(sends(schedule) <= 8);
-    for (const Schedule& schedule : all_tree_all_reduce(natural_order(n), 8)) CHECK(sends(schedule) <= 16);
+    // Nobody sends more than one child's worth of everything.
+    for (const Schedule& schedule : all_of("tree", Goal::kBroadcast, natural_order(n), 4)) CHECK(sends(schedule) <= 8);
+    for (const Schedule& schedule : all_of("tree", Goal::kAllReduce, natural_order(n), 4)) CHECK(sends(schedule) <= 16);
   }
 }
 
@@ -138,18 +116,22 @@ TEST_CASE("hops: no rank waits needlessly") {
   for (int n = 2; n <= 33; n++) {
     INFO("n=" << n);
     const std::vector<int> order = natural_order(n);
-    const uint32_t ranks = static_cast<uint32_t>(n);
-    for (int groups : {1, 2, 5}) {
-      // One hop of 2n-2 per group is hidden behind the next group's first message.
-      const uint32_t chunks = ranks * static_cast<uint32_t>(groups);
-      CHECK(hops(all_ring_all_reduce(order, chunks, 1)) == groups * (2 * n - 3) + 1);
+    for (const uint32_t lanes : {1u, 2u, 5u}) {
       // Side by side lanes overlap entirely.
-      CHECK(hops(all_ring_all_reduce(order, chunks, static_cast<uint32_t>(groups))) == 2 * n - 2);
-    }
-    for (uint32_t chunks : {1u, 2u, 9u}) {
-      CHECK(hops(all_ring_broadcast(order, n / 3, chunks, 2)) == n - 1);
-      CHECK(hops(all_tree_all_reduce(order, chunks)) <= 2 * floor_log2(n));
-      CHECK(hops(all_tree_broadcast(order, n / 3, chunks)) <= 1 + floor_log2(n - 1));
+      CHECK(hops(all_ring_all_reduce(order, lanes)) == 2 * n - 2);
+      CHECK(hops(all_of("tree", Goal::kAllReduce, order, lanes)) <= 2 * floor_log2(n));
+      CHECK(hops(all_of("tree", Goal::kBroadcast, order, lanes, n / 3)) <= 1 + floor_log2(n - 1));
     }
   }
+}
+
+// Four hosts of four: each host's chunks go round it one after the other.
+TEST_CASE("hops: where one chunk after the other goes round, one hop of each is hidden behind the next one's first") {
+  const std::vector<int> order = natural_order(16);
+  const auto hosts = std::vector<std::vector<int>>{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}};
+  const auto schedules = for_all_ranks(16, [&](int rank) {
+    return schedule_of("hierarchical", Goal::kAllReduce, {order, hosts, {}, {}, rank});
+  });
+  // Four trips of three hops there and back, of which two count; and a ring of the hosts in between.
+  CHECK(hops(schedules) == (4 * 2 + 1) + 2 * 3 + (4 * 2 + 1));
 }

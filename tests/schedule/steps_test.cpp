@@ -23,9 +23,9 @@ using Chunks = std::vector<uint32_t>;
 
 TEST_CASE("steps: chunks go round in their group") {
   Steps round, pairs;
-  round.repeat({{step_of(6)}}, 6, {.stride = 3, .modulus = 4});
+  round.repeat({step_of(6)}, 6, {.stride = 3, .modulus = 4});
   CHECK(chunks_of(round) == Chunks{6, 5, 4, 7, 6, 5});
-  pairs.repeat({{step_of(0), 1}, {step_of(4)}}, 3, {.stride = 1, .modulus = 4});
+  pairs.repeat({step_of(1), step_of(4)}, 3, {.stride = 1, .modulus = 4});
   CHECK(chunks_of(pairs) == Chunks{1, 4, 2, 5, 3, 6});
   const Walk walk{.stride = 1, .modulus = 4};
   CHECK(walk.move(Step{.chunk = 1, .store = {Buffer::kScratch, 1}}, 2).store.chunk == 1);
@@ -33,9 +33,9 @@ TEST_CASE("steps: chunks go round in their group") {
 
 TEST_CASE("steps: what is asked for one by one is what comes one after the other") {
   Steps steps = {step_of(9), step_of(8)};
-  steps.repeat({{step_of(0)}, {step_of(1, 2)}}, 3, {.stride = 2, .modulus = 8});
-  steps.repeat({{step_of(7)}}, 1, {});
-  steps.repeat({{step_of(5)}}, 0, {});
+  steps.repeat({step_of(0), step_of(1, 2)}, 3, {.stride = 2, .modulus = 8});
+  steps.repeat({step_of(7)}, 1, {});
+  steps.repeat({step_of(5)}, 0, {});
   steps.push_back(step_of(6));
   REQUIRE(steps.size() == 10);
   CHECK(chunks_of(steps) == Chunks{9, 8, 0, 1, 2, 3, 4, 5, 7, 6});
@@ -43,7 +43,7 @@ TEST_CASE("steps: what is asked for one by one is what comes one after the other
   for (auto at = steps.begin(); at != steps.end(); ++at) {
     CHECK(at.index() == listed.size());
     CHECK(at == steps.at(at.index()));
-    CHECK(steps.patterns()[at.pattern()].step.send == (*at).send);
+    CHECK(steps.patterns()[at.pattern()].send == (*at).send);
     CHECK(steps[at.index()] == *at);
     listed.push_back(*at);
   }
@@ -60,7 +60,7 @@ TEST_CASE("steps: what is asked for one by one is what comes one after the other
 TEST_CASE("steps: a ring's take as much memory for 65,536 ranks as for 8") {
   for (const int n : {8, 1 << 16}) {
     const std::vector<int> order = natural_order(n);
-    const Schedule schedule = ring_all_reduce(order, n / 3, 2 * static_cast<uint32_t>(n), 2);
+    const Schedule schedule = schedule_of("ring", Goal::kAllReduce, {order, {}, {}, {}, n / 3, 0, 2});
     size_t bytes = sizeof schedule;
     for (const Lane& lane : schedule.lanes) {
       CHECK(lane.steps.size() == 2 * static_cast<size_t>(n) - 1);

@@ -13,7 +13,7 @@
 
 #include "catch.h"
 #include "sanitized.h"
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 
 namespace tutti::testing {
 
@@ -43,22 +43,26 @@ std::vector<Schedule> for_all_ranks(int n, Build build) {
   return schedules;
 }
 
-inline std::vector<Schedule> all_ring_all_reduce(const std::vector<int>& ring, uint32_t n_chunks, uint32_t n_lanes) {
-  return for_all_ranks(static_cast<int>(ring.size()),
-                       [&](int rank) { return ring_all_reduce(ring, rank, n_chunks, n_lanes); });
+// One way to do a collective: a row of the library's table.
+inline const Method& method_of(const char* algorithm, Goal goal) {
+  const Algorithm* const row = algorithm_of(algo_named(algorithm));
+  REQUIRE(row != nullptr);
+  REQUIRE(row->method(goal).build != nullptr);
+  return row->method(goal);
 }
-inline std::vector<Schedule> all_ring_broadcast(const std::vector<int>& ring, int root, uint32_t n_chunks,
-                                                uint32_t n_lanes) {
-  return for_all_ranks(static_cast<int>(ring.size()),
-                       [&](int rank) { return ring_broadcast(ring, rank, root, n_chunks, n_lanes); });
+inline Schedule schedule_of(const char* algorithm, Goal goal, const tutti::Ranks& ranks) {
+  return method_of(algorithm, goal).build(ranks);
 }
-inline std::vector<Schedule> all_tree_all_reduce(const std::vector<int>& order, uint32_t n_chunks) {
-  return for_all_ranks(static_cast<int>(order.size()),
-                       [&](int rank) { return tree_all_reduce(order, rank, n_chunks); });
+// Of all ranks, on one host.
+inline std::vector<Schedule> all_of(const char* algorithm, Goal goal, const std::vector<int>& order, uint32_t lanes = 1,
+                                    int root = 0) {
+  const std::vector<std::vector<int>> hosts{order};
+  return for_all_ranks(static_cast<int>(order.size()), [&](int rank) {
+    return schedule_of(algorithm, goal, {order, hosts, hosts, {}, rank, root, lanes});
+  });
 }
-inline std::vector<Schedule> all_tree_broadcast(const std::vector<int>& order, int root, uint32_t n_chunks) {
-  return for_all_ranks(static_cast<int>(order.size()),
-                       [&](int rank) { return tree_broadcast(order, rank, root, n_chunks); });
+inline std::vector<Schedule> all_ring_all_reduce(const std::vector<int>& order, uint32_t lanes) {
+  return all_of("ring", Goal::kAllReduce, order, lanes);
 }
 
 // "" when the schedules are right, else what the checker says.

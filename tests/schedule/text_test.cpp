@@ -4,7 +4,7 @@ using namespace tutti;
 using namespace tutti::testing;
 
 TEST_CASE("to_text: a ring of three") {
-  CHECK(to_text(ring_all_reduce(natural_order(3), 0, 3, 1)) ==
+  CHECK(to_text(all_ring_all_reduce(natural_order(3), 1)[0]) ==
         "rank 0 of 3: 3 chunks, 0 scratch, 1 lanes\n"
         "lane 0: channel 0, 5 steps\n"
         "lane 0 step 0: in[2], send 1\n"
@@ -14,20 +14,8 @@ TEST_CASE("to_text: a ring of three") {
         "lane 0 step 4: recv 2 -> out[1]\n");
 }
 
-TEST_CASE("to_text: two groups share a lane, the second one's first message leaves early") {
-  CHECK(to_text(ring_all_reduce(natural_order(2), 1, 4, 1)) ==
-        "rank 1 of 2: 4 chunks, 0 scratch, 1 lanes\n"
-        "lane 0: channel 0, 6 steps\n"
-        "lane 0 step 0: in[0], send 0\n"
-        "lane 0 step 1: recv 0 + in[1] -> out[1], send 0 (complete)\n"
-        "lane 0 step 2: in[2], send 0\n"
-        "lane 0 step 3: recv 0 -> out[0]\n"
-        "lane 0 step 4: recv 0 + in[3] -> out[3], send 0 (complete)\n"
-        "lane 0 step 5: recv 0 -> out[2]\n");
-}
-
 TEST_CASE("to_text: a tree's top and a root of a broadcast") {
-  CHECK(to_text(tree_all_reduce(natural_order(3), 1, 2)) ==
+  CHECK(to_text(all_of("tree", Goal::kAllReduce, natural_order(3))[1]) ==
         "rank 1 of 3: 2 chunks, 0 scratch, 3 lanes\n"
         "lane 0: channel 0, 3 steps\n"
         "lane 0 step 0: recv 0 + in[0] -> out[0]\n"
@@ -37,7 +25,7 @@ TEST_CASE("to_text: a tree's top and a root of a broadcast") {
         "lane 1 step 0: in[1], send 2\n"
         "lane 2: channel 1, 1 steps\n"
         "lane 2 step 0: recv 2 -> out[1]\n");
-  CHECK(to_text(ring_broadcast(natural_order(2), 1, 1, 1, 1)) ==
+  CHECK(to_text(all_of("ring", Goal::kBroadcast, natural_order(2), 1, 1)[1]) ==
         "rank 1 of 2: 1 chunks, 0 scratch, 1 lanes\n"
         "lane 0: channel 0, 1 steps\n"
         "lane 0 step 0: in[0] -> out[0], send 0\n");

@@ -23,6 +23,23 @@ std::vector<int> natural(int n) {
   return order;
 }
 
+// Each chunk goes along `order` from the root on, as far as there are others.
+Schedule chain_from(int root, int rank, const std::vector<int>& order, uint32_t n_chunks) {
+  const size_t n = order.size(), at = static_cast<size_t>(std::ranges::find(order, rank) - order.begin());
+  const int next = order[(at + 1) % n], before = order[(at + n - 1) % n];
+  Steps steps;
+  for (uint32_t chunk = 0; chunk < n_chunks; chunk++) {
+    Step step{.chunk = chunk, .store = {Buffer::kOutput, chunk}};
+    if (rank == root) step.local = {Buffer::kInput, chunk};
+    if (rank != root) step.recv = before;
+    if (next != root) step.send = next;
+    steps.push_back(step);
+  }
+  Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(n), .n_chunks = n_chunks};
+  schedule.add_lane(0, std::move(steps));
+  return schedule;
+}
+
 TEST_CASE("a ring takes 2 (n - 1) hops of an n-th of the bytes") {
   for (const int n : {2, 3, 8, 33}) {
     const uint64_t part = 1 << 18;
@@ -59,7 +76,7 @@ TEST_CASE("a chain is filled once, then each chunk takes its own time") {
   constexpr uint32_t kChunks = 16;
   const uint64_t chunk = 1 << 20;
   const auto order = natural(kRanks);
-  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, kChunks, 1); },
+  const Job job{.schedule = [&](int rank) { return chain_from(0, rank, order, kChunks); },
                 .block_elems = kChunks * chunk / sizeof(float)};
   const auto outcome = run(network_of(plain_cluster(), kRanks), job);
   REQUIRE(outcome);
@@ -70,7 +87,7 @@ TEST_CASE("a chain is filled once, then each chunk takes its own time") {
 TEST_CASE("a death is heard of hop by hop; who is done by then has its result") {
   constexpr int kRanks = 9;
   const auto order = natural(kRanks);
-  Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, 16, 1); },
+  Job job{.schedule = [&](int rank) { return chain_from(0, rank, order, 16); },
           .block_elems = 16 << 18,
           .neighbours =
               [](int rank) {
@@ -120,7 +137,7 @@ TEST_CASE("who dies at work leaves its CPU to others") {
   cluster.local.message_ns = cluster.nic.message_ns = 700;
   cluster.exceptions = {{.rank = 0, .slowdown = 1000}, {.rank = 0, .dies_ns = 20'000}, {.rank = 2, .slowdown = 4}};
   const std::vector<int> order{2, 1, 0};
-  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 2, 64, 1); }, .block_elems = 64};
+  const Job job{.schedule = [&](int rank) { return chain_from(2, rank, order, 64); }, .block_elems = 64};
   const auto outcome = run(network_of(cluster, 3), job);
   REQUIRE(outcome);
   CHECK(outcome.value().failed == 0);
@@ -169,8 +186,7 @@ TEST_CASE("who sends waits for a free slot") {
   cluster.links.slots = kSlots;
   cluster.exceptions = {{.host = 1, .slowdown = kSlowdown}};
   const auto order = natural(2);
-  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, kChunks, 1); },
-                .block_elems = 16 * kChunks};
+  const Job job{.schedule = [&](int rank) { return chain_from(0, rank, order, kChunks); }, .block_elems = 16 * kChunks};
   const auto outcome = run(network_of(cluster, 2), job);
   REQUIRE(outcome);
   // The last message leaves when the one that had its slot was taken.
@@ -347,7 +363,7 @@ TEST_CASE("schedules that do not fit together are told of") {
   const Network network = network_of(plain_cluster(), 2);
   const auto order = natural(2);
   Job job{.block_elems = 64};
-  job.schedule = [&](int rank) { return ring_broadcast(order, rank, rank, 2, 1); };
+  job.schedule = [&](int rank) { return chain_from(rank, rank, order, 2); };
   const auto alone = run(network, job);
   REQUIRE(!alone);
   CHECK(contains(alone.error().message, "only rank"));
