@@ -49,6 +49,10 @@ inline Slice input_of(uint32_t chunk) {
 inline Slice output_of(uint32_t chunk) {
   return {Buffer::kOutput, chunk};
 }
+inline Schedule with_lane(Schedule schedule, Steps steps) {
+  schedule.add_lane(0, std::move(steps));
+  return schedule;
+}
 // All-gather and reduce-scatter of logarithmic depth: see doubling.cpp.
 Schedule circulant_all_gather(const Ranks& r);
 Schedule circulant_reduce_scatter(const Ranks& r);

@@ -27,8 +27,7 @@ struct Chain {
     return step;
   }
   Schedule schedule(Steps up, Steps down) const {
-    Schedule made{.rank = rank, .n_ranks = n, .n_chunks = 1};
-    made.add_lane(0, std::move(up));
+    Schedule made = with_lane({.rank = rank, .n_ranks = n, .n_chunks = 1}, std::move(up));
     made.add_lane(0, std::move(down));
     return made;
   }

@@ -37,10 +37,8 @@ struct Direct {
     for (int k = 1; k < n; k++)
       add(chunk, {.send = receiver(k), .local = k == 1 ? in(0) : to, .store = k == 1 ? to : Slice{}});
   }
-  Schedule schedule() {
-    Schedule made{.rank = rank, .n_ranks = n, .n_chunks = 1};
-    made.add_lane(0, std::move(steps));
-    return made;
+  Schedule schedule(bool may_expose = true) const {
+    return with_lane({.rank = rank, .n_ranks = n, .n_chunks = 1, .may_expose = may_expose}, steps);
   }
 };
 
@@ -48,9 +46,7 @@ Schedule one_shot_all_reduce(const Ranks& r) {
   Direct d(r);
   for (int k = 1; k < d.n; k++) d.add(0, {.send = d.receiver(k), .local = d.in(0)});
   d.fold(0, d.in(0), d.out(0));
-  Schedule schedule = d.schedule();
-  schedule.may_expose = false;  // in place, the sum overwrites what others still add up
-  return schedule;
+  return d.schedule(false);  // in place, the sum overwrites what others still add up
 }
 
 //   in[0] in[1] in[2]      rank 0: 0*     --> all       Chunks go in groups of n; rank r adds up the group's r-th one

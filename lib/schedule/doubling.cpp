@@ -11,11 +11,6 @@ namespace {
 // would hide more of the hops.
 constexpr int kAhead = 1;
 
-Schedule one_lane(Schedule schedule, Steps steps) {
-  schedule.add_lane(0, std::move(steps));
-  return schedule;
-}
-
 // The exchanges of a reduce-scatter: at half the ranks, a quarter, and so on, rounded up. Before one a rank has the
 // blocks of `distance + count` positions, its own and the next ones, and gives away the last `count` of them:
 //
@@ -66,7 +61,7 @@ Schedule circulant_all_gather(const Ranks& r) {
           const uint32_t chunk = block_at(order, d + j);
           return Step{.recv = order.at(d), .chunk = chunk, .store = output_of(chunk)};
         });
-  return one_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1}, std::move(steps));
+  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1}, std::move(steps));
 }
 
 // The sum for the block j positions on is scratch[j], once there is more in it than the input: for half of the ranks.
@@ -91,8 +86,8 @@ Schedule circulant_reduce_scatter(const Ranks& r) {
     is_first = false;
   }
   if (n == 1) steps.push_back({.local = input_of(0), .store = output_of(0), .completes = true});
-  return one_lane({.rank = r.rank, .n_ranks = n, .n_chunks = 1, .n_scratch = static_cast<uint32_t>(n_sums)},
-                  std::move(steps));
+  return with_lane({.rank = r.rank, .n_ranks = n, .n_chunks = 1, .n_scratch = static_cast<uint32_t>(n_sums)},
+                   std::move(steps));
 }
 
 namespace {
@@ -148,7 +143,7 @@ Schedule circulant_all_reduce(const Ranks& r) {
   }
   if (n == 1) steps.push_back({.local = input_of(0), .store = output_of(0), .completes = true});
   const auto n_chunks = static_cast<uint32_t>(n);
-  return one_lane(
+  return with_lane(
       {.rank = r.rank, .n_ranks = n, .n_chunks = n_chunks, .alike = {1, {.stride = 1, .modulus = n_chunks}}},
       std::move(steps));
 }
@@ -187,7 +182,7 @@ Schedule doubling_all_reduce(const Ranks& r) {
     steps.push_back(step);
   }
   // Every exchange overwrites the sum that the one before has sent.
-  return one_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1, .may_expose = false}, std::move(steps));
+  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1, .may_expose = false}, std::move(steps));
 }
 
 Cost circulant_cost(const Workload& b) {

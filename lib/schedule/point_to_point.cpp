@@ -9,7 +9,6 @@ namespace tutti {
 //   r ------> r+2
 //   r ----------> r+4
 Schedule barrier(int n_ranks, int rank) {
-  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = 1};
   Steps steps;
   int heard_from = -1;
   for (int d = 1; d < n_ranks; d *= 2) {
@@ -17,8 +16,7 @@ Schedule barrier(int n_ranks, int rank) {
     heard_from = (rank - d + n_ranks) % n_ranks;
   }
   if (heard_from >= 0) steps.push_back({.recv = heard_from});
-  schedule.add_lane(0, std::move(steps));
-  return schedule;
+  return with_lane({.rank = rank, .n_ranks = n_ranks, .n_chunks = 1}, std::move(steps));
 }
 
 namespace {

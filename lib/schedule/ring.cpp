@@ -72,25 +72,21 @@ Schedule ring_all_gather(const Ranks& r) {
 // root --> next --> ... --> root's predecessor; nothing closes the ring, so nobody can wait in a circle. One slot.
 Schedule ring_broadcast(const Ranks& r) {
   const InOrder place(r.order, r.rank);
-  Schedule schedule{.rank = r.rank, .n_ranks = place.n, .n_chunks = 1};
   Step step{.store = output_of(0)};
   if (r.rank == r.root) step.local = input_of(0);
   if (r.rank != r.root) step.recv = place.at(-1);
   if (place.at(1) != r.root) step.send = place.at(1);
-  schedule.add_lane(0, {step});
-  return schedule;
+  return with_lane({.rank = r.rank, .n_ranks = place.n, .n_chunks = 1}, {step});
 }
 
 // root's successor --> ... --> root's predecessor --> root. One slot.
 Schedule ring_reduce(const Ranks& r) {
   const InOrder place(r.order, r.rank);
-  Schedule schedule{.rank = r.rank, .n_ranks = place.n, .n_chunks = 1};
   Step step{.local = input_of(0), .completes = r.rank == r.root};
   if (place.at(-1) != r.root) step.recv = place.at(-1);
   if (r.rank != r.root) step.send = place.at(1);
   if (r.rank == r.root) step.store = output_of(0);
-  schedule.add_lane(0, {step});
-  return schedule;
+  return with_lane({.rank = r.rank, .n_ranks = place.n, .n_chunks = 1}, {step});
 }
 
 // Between hosts, of what goes round to all ranks; where a host has one only, the last hop is left out.
