@@ -137,15 +137,6 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
   return busiest;
 }
 
-RankCost rank_cost_of(const Traffic& traffic, const Facts& facts) {
-  const double share = facts.machine.oversubscription();
-  const auto of = [&](uint64_t messages, uint64_t bytes) {
-    return Share{messages > 0 ? 1.0 : 0.0, static_cast<double>(messages) * share, static_cast<double>(bytes) * share};
-  };
-  return {of(traffic.here_messages, traffic.here_bytes), of(traffic.wire_messages, traffic.wire_bytes), 0,
-          static_cast<double>(traffic.out_bytes)};
-}
-
 double work_ns(const RankCost& cost, const Facts& facts, const Prices& prices) {
   return price_ns(cost.here, facts.shares_memory ? prices.shm : prices.loopback, facts.machine.oversubscription()) +
          price_ns(cost.wire, facts.has_rdma ? prices.rdma : prices.network, facts.machine.oversubscription(),

@@ -91,12 +91,6 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
 // two CPUs, two take 1.2 times as long.
 uint32_t lanes_of(Collective collective, Algo algo, uint64_t bytes, const Facts& facts);
 
-// Point-to-point messages that a rank exchanges at once, sent and received, by where the peers are.
-struct Traffic {
-  uint64_t here_messages = 0, here_bytes = 0, wire_messages = 0, wire_bytes = 0, out_bytes = 0;
-};
-RankCost rank_cost_of(const Traffic& traffic, const Facts& facts);
-
 // Of it what CPUs do and wait for, and what its bytes take on the slowest part of the network.
 double work_ns(const RankCost& cost, const Facts& facts, const Prices& prices);
 double wire_ns(const RankCost& cost, const Facts& facts);

@@ -32,15 +32,20 @@ bool share_a_host(const Layout& layout, int a, int b) {
 }  // namespace
 
 double Planner::estimate_ns(std::span<const Transfer> transfers) const {
-  Traffic traffic;
+  RankCost cost;
   for (const Transfer& t : transfers) {
     const bool is_here = share_a_host(layout_, rank_, t.peer);
-    (is_here ? traffic.here_bytes : traffic.wire_bytes) += t.bytes;
+    const double bytes = static_cast<double>(t.bytes);
+    Share& share = is_here ? cost.here : cost.wire;
+    share.bytes += bytes;
     if (t.peer == rank_) continue;
-    (is_here ? traffic.here_messages : traffic.wire_messages) += 1 + t.bytes / (128 << 10);
-    if (t.sends && !is_here) traffic.out_bytes += t.bytes;
+    share.hops = 1;
+    share.messages += static_cast<double>(1 + t.bytes / (128 << 10));
+    if (t.sends && !is_here) cost.out_bytes += bytes;
   }
-  return price_ns(rank_cost_of(traffic, facts_), facts_, prices_.prices);
+  for (Share* const share : {&cost.here, &cost.wire})
+    for (double* const work : {&share->messages, &share->bytes}) *work *= facts_.machine.oversubscription();
+  return price_ns(cost, facts_, prices_.prices);
 }
 
 std::string Planner::explain(const Call& call, uint64_t bytes) const {
