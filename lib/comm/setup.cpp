@@ -104,7 +104,7 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
   place.cpus = usable_cpus();
   place.machine = machine_id();
   place.machine_cpus = std::max(1u, static_cast<uint32_t>((me_.machine->whole.cpus | place.cpus).count()));
-  place.cache_bytes = me_.machine->last_level_cache_bytes;
+  place.cache_bytes = last_level_cache_bytes(*me_.machine);
   place.path = path_to(*me_.machine, place.cpus);
   log(LogLevel::kInfo, "this rank may use CPUs %s: %s", to_text(place.cpus).c_str(),
       place_name(*me_.machine, place.path).c_str());

@@ -35,24 +35,15 @@ Network::Network(Cluster cluster, int n_ranks)
       slowdown_(static_cast<size_t>(n_ranks), 1),
       starts_ns_(static_cast<size_t>(n_ranks), 0),
       dies_ns_(static_cast<size_t>(n_ranks), kNever) {
-  const auto add = [&](int n, const Conduit& way) {
-    wires_.insert(wires_.end(), 2 * static_cast<size_t>(n), per_ns(way.bytes_per_second));
-  };
-  add(n_ranks, cluster_.local);
-  add(n_hosts() * cluster_.nics_per_host, cluster_.nic);
-  if (n_racks() > 1) add(n_racks(), cluster_.rack);
+  const auto add = [&](double bytes_per_second) { wires_.insert(wires_.end(), 2, per_ns(bytes_per_second)); };
+  for (int rank = 0; rank < n_ranks; rank++) add(cluster_.local.bytes_per_second);
+  for (int host = 0; host < n_hosts(); host++)
+    for (int index = 0; index < cluster_.nics_per_host; index++) add(cluster_.nic_bytes_per_second(host, index));
+  for (int rack = 0; n_racks() > 1 && rack < n_racks(); rack++) add(cluster_.rack_bytes_per_second(rack));
   for (const Exception& exception : cluster_.exceptions) except(exception);
 }
 
 void Network::except(const Exception& exception) {
-  const auto set = [&](int wire) {
-    const auto at = static_cast<size_t>(wire);
-    if (exception.bytes_per_second) wires_[at] = wires_[at + 1] = per_ns(*exception.bytes_per_second);
-  };
-  if (exception.host >= 0 && exception.host < n_hosts())
-    for (int index = 0; index < cluster_.nics_per_host; index++)
-      if (exception.nic < 0 || exception.nic == index) set(nic(exception.host, index, false));
-  if (exception.rack >= 0 && n_racks() > 1 && exception.rack < n_racks()) set(uplink(exception.rack, false));
   if (exception.from_host >= 0) {
     pairs_[{exception.from_host, exception.to_host}] = static_cast<int>(wires_.size());
     wires_.push_back(per_ns(*exception.bytes_per_second));

@@ -67,6 +67,7 @@ struct Cluster {
   // By its slowest NIC, and of the slowest rack.
   double host_bytes_per_second(int host) const;
   double rack_bytes_per_second() const;
+  double rack_bytes_per_second(int rack) const;
   // Its number, by its name or what that has before the first dot. -1: there is none.
   int find_host(std::string_view name) const;
 };

@@ -27,6 +27,13 @@ double Cluster::rack_bytes_per_second() const {
   return slowest;
 }
 
+double Cluster::rack_bytes_per_second(int index) const {
+  double speed = rack.bytes_per_second;
+  for (const Exception& e : exceptions)
+    if (e.rack == index) speed = e.bytes_per_second.value_or(speed);
+  return speed;
+}
+
 int Cluster::find_host(std::string_view name) const {
   const auto is = [](std::string_view wanted) { return [=](const std::string& host) { return host == wanted; }; };
   auto found = std::find_if(hosts.begin(), hosts.end(), is(name));

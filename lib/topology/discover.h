@@ -14,9 +14,6 @@ namespace tutti {
 // memory nodes have.
 Machine discover_in_sysfs(const std::string& sys, bool devices);
 
-// How many bytes of its largest cache the CPUs of one may count on; 0: there is none.
-uint64_t largest_cache(const Part& part);
-
 struct NetworkDevice {
   std::string name;
   int megabits = 0;         // per second; 0: unknown

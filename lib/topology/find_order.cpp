@@ -42,8 +42,8 @@ void apply(Move move, std::vector<int>& ranks, size_t i, size_t j) {
 }
 
 // As long as some move helps.
-Order improve(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops) {
-  Order best = measure(routes, std::move(ranks), hops);
+Order improve(Routes& routes, std::vector<int> ranks) {
+  Order best = measure(routes, std::move(ranks));
   for (bool is_new = true; is_new;) {
     is_new = false;
     for (size_t i = 0; i < best.ranks.size(); i++)
@@ -51,7 +51,7 @@ Order improve(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops)
         for (const Move move : {Move::kExchange, Move::kTurn, Move::kForward, Move::kBack}) {
           std::vector<int> other = best.ranks;
           apply(move, other, i, j);
-          Order changed = measure(routes, std::move(other), hops);
+          Order changed = measure(routes, std::move(other));
           if (!is_better(changed, best)) continue;
           best = std::move(changed);
           is_new = true;
@@ -61,14 +61,14 @@ Order improve(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops)
 }
 
 // From what is greedy from each rank on, and from orders at random, which are the same each time.
-Order find_among(Routes& routes, const std::vector<int>& ranks, std::span<const Hop> hops) {
+Order find_among(Routes& routes, const std::vector<int>& ranks) {
   constexpr size_t kAtRandom = 24;
   Order best{ranks, 0, std::numeric_limits<double>::infinity()};
   std::minstd_rand random;
   std::vector<int> shuffled = ranks;
   for (size_t start = 0; start < ranks.size() + kAtRandom; start++) {
     for (size_t i = shuffled.size(); i > 1; i--) std::swap(shuffled[i - 1], shuffled[random() % i]);
-    Order found = improve(routes, start < ranks.size() ? greedy(routes, ranks, start) : shuffled, hops);
+    Order found = improve(routes, start < ranks.size() ? greedy(routes, ranks, start) : shuffled);
     if (is_better(found, best)) best = std::move(found);
   }
   return best;
@@ -80,14 +80,13 @@ class HostRings {
   explicit HostRings(Routes& routes) : routes_(routes) {}
   std::vector<int> find(const std::vector<int>& here) {
     if (here.size() > kFewToOrder) return greedy(routes_, here, 0);
-    const std::vector<Hop> ring = ring_hops(static_cast<int>(here.size()));
     if (places_.size() == here.size()) {
       std::vector<int> ranks;
       for (const size_t place : places_) ranks.push_back(here[place]);
-      const Order same = measure(routes_, ranks, ring);
+      const Order same = measure(routes_, ranks);
       if (same.bytes_per_second == last_.bytes_per_second && same.strain == last_.strain) return ranks;
     }
-    last_ = find_among(routes_, here, ring);
+    last_ = find_among(routes_, here);
     places_.clear();
     for (const int rank : last_.ranks)
       places_.push_back(static_cast<size_t>(std::find(here.begin(), here.end(), rank) - here.begin()));
@@ -102,21 +101,13 @@ class HostRings {
 
 }  // namespace
 
-std::vector<Hop> ring_hops(int n) {
-  std::vector<Hop> hops;
-  for (int position = 0; n > 1 && position < n; position++) hops.push_back({position, (position + 1) % n});
-  return hops;
-}
-
-Order measure(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops) {
+Order measure(Routes& routes, std::vector<int> ranks) {
   const std::vector<Graph::Edge>& edges = routes.graph().edges;
   std::map<int, int> load;  // messages on each direction of an edge
   Order order{std::move(ranks), std::numeric_limits<double>::infinity(), 0};
-  for (const Hop& hop : hops) {
-    const Routes::Way& way =
-        routes.way(order.ranks[static_cast<size_t>(hop.from)], order.ranks[static_cast<size_t>(hop.to)]);
-    for (const int by : way.edges) load[by]++;
-  }
+  const size_t n = order.ranks.size();
+  for (size_t i = 0; n > 1 && i < n; i++)
+    for (const int by : routes.way(order.ranks[i], order.ranks[(i + 1) % n]).edges) load[by]++;
   for (const auto& [by, messages] : load) {
     const double speed = edges[static_cast<size_t>(by / 2)].bytes_per_second / messages, slow = 1e9 / speed;
     order.bytes_per_second = std::min(order.bytes_per_second, speed);
@@ -125,9 +116,9 @@ Order measure(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops)
   return order;
 }
 
-Order find_order(Routes& routes, std::span<const Hop> hops) {
+Order find_order(Routes& routes) {
   const std::vector<int> ranks = routes.graph().ranks();
-  if (ranks.size() <= kFewToOrder) return find_among(routes, ranks, hops);
+  if (ranks.size() <= kFewToOrder) return find_among(routes, ranks);
   std::map<int, std::vector<int>> hosts;
   for (const int rank : ranks) hosts[routes.graph().nodes[static_cast<size_t>(rank)].host].push_back(rank);
   std::vector<int> all;
@@ -136,7 +127,7 @@ Order find_order(Routes& routes, std::span<const Hop> hops) {
     const std::vector<int> found = rings.find(here);
     all.insert(all.end(), found.begin(), found.end());
   }
-  return measure(routes, std::move(all), hops);
+  return measure(routes, std::move(all));
 }
 
 }  // namespace tutti

@@ -40,13 +40,6 @@ void add_part(Graph& graph, const Part& part, int holder) {
   for (const Part& inner : part.parts) add_part(graph, inner, node);
 }
 
-double rack_speed(const Cluster& cluster, int rack) {
-  double speed = cluster.rack.bytes_per_second;
-  for (const Exception& e : cluster.exceptions)
-    if (e.rack == rack) speed = e.bytes_per_second.value_or(speed);
-  return speed;
-}
-
 // All in one NIC's host.
 Graph plain_host(const Cluster& cluster) {
   Graph host;
@@ -82,6 +75,11 @@ double nvlink_bytes_per_second(int sm) {
 int Graph::add(Kind kind, const std::string& name) {
   nodes.push_back({kind, name});
   return static_cast<int>(nodes.size()) - 1;
+}
+
+int Graph::gpu_at(std::string_view bus) const {
+  const auto found = std::ranges::find_if(nodes, [&](const Node& n) { return n.kind == Kind::kGpu && n.bus == bus; });
+  return found == nodes.end() ? -1 : static_cast<int>(found - nodes.begin());
 }
 
 std::vector<int> Graph::ranks() const {
@@ -132,7 +130,8 @@ Graph graph_of(const Cluster& cluster, int n_hosts, const Graph& host) {
     if (h % cluster.hosts_per_rack == 0) {
       rack = graph.add(Kind::kRack, format("rack %d", h / cluster.hosts_per_rack));
       if (cluster.rack.bytes_per_second > 0)
-        graph.join(network, rack, rack_speed(cluster, h / cluster.hosts_per_rack), cluster.rack.latency_ns / 2);
+        graph.join(network, rack, cluster.rack_bytes_per_second(h / cluster.hosts_per_rack),
+                   cluster.rack.latency_ns / 2);
     }
     const int first = static_cast<int>(graph.nodes.size());
     for (const Graph::Edge& edge : like.edges)

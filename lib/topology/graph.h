@@ -1,10 +1,9 @@
 // This header: machines and the network between them as a graph, from hwloc's machine, NCCL's topology files and a
-// cluster's description; and the order of ranks in which a pattern of messages is fastest on it. Not in libtutti.so:
-// tools want it. Values; any thread.
+// cluster's description; and the order of ranks in which a ring is fastest on it. Not in libtutti.so: tools want it.
+// Values; any thread.
 #pragma once
 
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +34,7 @@ struct Graph {
   void join(int a, int b, double bytes_per_second, double latency_ns) {
     edges.push_back({a, b, bytes_per_second, latency_ns});
   }
+  int gpu_at(std::string_view bus) const;  // -1: there is none
   // The GPUs; where there are none, the nodes that are ranks.
   std::vector<int> ranks() const;
 };
@@ -81,20 +81,15 @@ class Routes {
   std::map<std::pair<int, int>, Way> ways_;
 };
 
-// Messages between positions in an order of ranks.
-struct Hop {
-  int from = 0, to = 0;
-};
-std::vector<Hop> ring_hops(int n);
-
+// A ring of ranks, each of which sends to the next one.
 struct Order {
   std::vector<int> ranks;       // nodes
   double bytes_per_second = 0;  // of each message, if all are under way at once
   double strain = 0;            // of all edges together, the fullest most of all: less is better, at the same speed
 };
-Order measure(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops);
+Order measure(Routes& routes, std::vector<int> ranks);
 // The best that is found: for a few ranks by exchanging, moving and turning round what stands in between; for many,
 // host after host, the ranks of each as a ring of them would be best.
-Order find_order(Routes& routes, std::span<const Hop> hops);
+Order find_order(Routes& routes);
 
 }  // namespace tutti

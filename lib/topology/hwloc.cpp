@@ -221,7 +221,6 @@ Machine to_machine(const Topology& topology, const std::string& source) {
   machine.whole = convert(hwloc_get_root_obj(topology.get()));
   if (hwloc_cpukinds_get_nr(topology.get(), 0) > 1) tell_kinds(topology.get(), machine.whole);
   machine.source = source;
-  if (const uint64_t bytes = largest_cache(machine.whole); bytes > 0) machine.last_level_cache_bytes = bytes;
   return machine;
 }
 

@@ -39,17 +39,22 @@ uint64_t caches_of(const Part& part, const CpuSet& cpus) {
   return bytes;
 }
 
-}  // namespace
-
 uint64_t largest_cache(const Part& part) {
   uint64_t bytes = part.kind == Part::Kind::kCache ? usable_bytes(part) : 0;
   for (const Part& inner : part.parts) bytes = std::max(bytes, largest_cache(inner));
   return bytes;
 }
 
+}  // namespace
+
+uint64_t last_level_cache_bytes(const Machine& machine) {
+  const uint64_t bytes = largest_cache(machine.whole);
+  return bytes > 0 ? bytes : 8 << 20;
+}
+
 uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus) {
   const uint64_t bytes = caches_of(machine.whole, cpus);
-  return bytes > 0 ? bytes : machine.last_level_cache_bytes;
+  return bytes > 0 ? bytes : last_level_cache_bytes(machine);
 }
 
 std::string to_bytes(const CpuSet& cpus) {

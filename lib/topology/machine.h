@@ -37,7 +37,6 @@ struct Part {
 struct Machine {
   Part whole;
   std::string source;  // for people: how it was found
-  uint64_t last_level_cache_bytes = 8 << 20;
 };
 
 // What ranks need to know: the file that TUTTI_TOPO_FILE names, else this machine without its devices, looked for once
@@ -65,6 +64,8 @@ std::vector<const Part*> parts_on(const Machine& machine, std::span<const uint32
 // "package 0, NUMA node 1, core 9"; "anywhere" for an empty path.
 std::string place_name(const Machine& machine, std::span<const uint32_t> path);
 
+// Of the largest cache, what its CPUs may count on; 8 MiB if none is known.
+uint64_t last_level_cache_bytes(const Machine& machine);
 // Of the last-level caches that any of `cpus` uses, together; one such cache if none is known.
 uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus);
 

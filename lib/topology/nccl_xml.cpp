@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "topology/graph.h"
 
@@ -165,7 +166,6 @@ class Builder {
         graph_.nodes.back().bus = holder.get("busid");
         graph_.nodes.back().sm = static_cast<int>(element.number("sm"));
         graph_.join(node, gpu, way.value_or(kUsualPci), kPciNs);
-        gpus_[holder.get("busid")] = gpu;
         TUTTI_TRY(note_links(element, gpu));
       } else if (element.name == "nic") {
         add_nets(element, node, holder.name == "pci" ? holder.get("busid") : "", way);
@@ -175,7 +175,7 @@ class Builder {
   }
   Result<void> add_pci(const Element& pci, int holder) {
     const std::string bus = pci.get("busid");
-    if (!buses_.emplace(bus, holder).second)
+    if (!buses_.insert(bus).second)
       return wrong("the PCI device " + bus + " is there twice: the devices would form a cycle");
     double transfers = 0;  // per lane, in GT/s
     sscanf(pci.get("link_speed").c_str(), "%lf", &transfers);
@@ -213,12 +213,10 @@ class Builder {
   Result<void> add_links() {
     int fabric = -1;
     for (const Link& link : links_) {
-      const auto peer = gpus_.find(link.target);
-      if (peer != gpus_.end()) {
-        const bool is_told = std::any_of(graph_.edges.begin(), graph_.edges.end(), [&](const Graph::Edge& edge) {
-          return edge.a == peer->second && edge.b == link.gpu;
-        });
-        if (!is_told) graph_.join(link.gpu, peer->second, link.bytes_per_second, kNvLinkNs);
+      if (const int peer = graph_.gpu_at(link.target); peer >= 0) {
+        const bool is_told = std::any_of(graph_.edges.begin(), graph_.edges.end(),
+                                         [&](const Graph::Edge& edge) { return edge.a == peer && edge.b == link.gpu; });
+        if (!is_told) graph_.join(link.gpu, peer, link.bytes_per_second, kNvLinkNs);
       } else if (link.kind.rfind("0x0680", 0) == 0) {
         if (fabric < 0) {
           fabric = graph_.add(Kind::kFabric, "NVSwitch");
@@ -237,7 +235,7 @@ class Builder {
 
   const std::string& file_;
   Graph graph_;
-  std::map<std::string, int> buses_, gpus_;
+  std::set<std::string> buses_;
   std::vector<Link> links_;
 };
 

@@ -51,65 +51,63 @@ std::string bus_of(const PciInfo& pci) {
   return format("%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
 }
 
-void add_links(const Nvml& nvml, Device device, NvLinks& found) {
-  PciInfo own{};
-  int major = 0, minor = 0;
-  if (nvml.pci(device, &own) != 0) return;
-  const std::string from = bus_of(own);
-  if (nvml.capability(device, &major, &minor) == 0) found.sm[from] = 10 * major + minor;
-  std::map<std::string, int> counts;
-  for (unsigned link = 0; link < kMostLinks; link++) {
-    int is_active = 0, type = -1;
-    PciInfo remote{};
-    if (nvml.link_state(device, link, &is_active) != 0 || is_active == 0) continue;
-    if (nvml.remote_type(device, link, &type) != 0 || nvml.remote_pci(device, link, &remote) != 0) continue;
-    if (type == kGpu || type == kSwitch) counts[type == kSwitch ? "" : bus_of(remote)]++;
+class Links {
+ public:
+  Links(const Nvml& nvml, Graph& graph) : nvml_(nvml), graph_(graph) {}
+
+  void add(Device device) {
+    PciInfo own{};
+    int major = 0, minor = 0;
+    if (nvml_.pci(device, &own) != 0) return;
+    const std::string from = bus_of(own);
+    const int gpu = graph_.gpu_at(from);
+    if (gpu < 0) return;
+    int& sm = graph_.nodes[static_cast<size_t>(gpu)].sm;
+    if (nvml_.capability(device, &major, &minor) == 0) sm = 10 * major + minor;
+    const double each = nvlink_bytes_per_second(sm);
+    for (const auto& [to, count] : counts(device)) {
+      if (to.empty() && fabric_ < 0) fabric_ = graph_.add(Graph::Kind::kFabric, "NVSwitch");
+      if (to.empty())
+        graph_.join(gpu, fabric_, count * each, kNvLinkNs / 2);
+      else if (const int peer = graph_.gpu_at(to); peer >= 0 && from < to)  // both of two GPUs tell of what joins them
+        graph_.join(gpu, peer, count * each, kNvLinkNs);
+    }
   }
-  for (const auto& [to, count] : counts) found.links.push_back({from, to, count});
-}
+
+ private:
+  // How many lead where, by the PCI bus id there; to switches by none.
+  std::map<std::string, int> counts(Device device) const {
+    std::map<std::string, int> counts;
+    for (unsigned link = 0; link < kMostLinks; link++) {
+      int is_active = 0, type = -1;
+      PciInfo remote{};
+      if (nvml_.link_state(device, link, &is_active) != 0 || is_active == 0) continue;
+      if (nvml_.remote_type(device, link, &type) != 0 || nvml_.remote_pci(device, link, &remote) != 0) continue;
+      if (type == kGpu || type == kSwitch) counts[type == kSwitch ? "" : bus_of(remote)]++;
+    }
+    return counts;
+  }
+
+  const Nvml& nvml_;
+  Graph& graph_;
+  int fabric_ = -1;
+};
 
 }  // namespace
 
-NvLinks find_nvlinks(const char* library) {
-  NvLinks found;
+void add_nvlinks(Graph& graph, const char* library) {
   Nvml nvml;
-  if (!nvml.open(library)) {
-    log(LogLevel::kInfo, "no links between GPUs are known: %s",
-        nvml.library == nullptr ? dlerror() : "NVML is too old");
-    return found;
-  }
-  if (const int code = nvml.init(); code != 0) {
-    log(LogLevel::kInfo, "no links between GPUs are known: NVML says %d; is the driver loaded?", code);
-    return found;
-  }
+  if (!nvml.open(library))
+    return log(LogLevel::kInfo, "no links between GPUs are known: %s",
+               nvml.library == nullptr ? dlerror() : "NVML is too old");
+  if (const int code = nvml.init(); code != 0)
+    return log(LogLevel::kInfo, "no links between GPUs are known: NVML says %d; is the driver loaded?", code);
   unsigned n = 0;
   nvml.count(&n);
+  Links links(nvml, graph);
   for (unsigned i = 0; i < n; i++)
-    if (Device device = nullptr; nvml.device(i, &device) == 0) add_links(nvml, device, found);
+    if (Device device = nullptr; nvml.device(i, &device) == 0) links.add(device);
   nvml.shutdown();
-  return found;
-}
-
-void add_nvlinks(const NvLinks& found, Graph& graph) {
-  const auto gpu = [&](const std::string& bus) {
-    const auto node = std::ranges::find_if(
-        graph.nodes, [&](const Graph::Node& n) { return n.kind == Graph::Kind::kGpu && n.bus == bus; });
-    return node == graph.nodes.end() ? -1 : static_cast<int>(node - graph.nodes.begin());
-  };
-  int fabric = -1;
-  for (const auto& [bus, sm] : found.sm)
-    if (const int node = gpu(bus); node >= 0) graph.nodes[static_cast<size_t>(node)].sm = sm;
-  for (const NvLinks::Link& link : found.links) {
-    const int from = gpu(link.from), to = gpu(link.to);
-    // Both of two GPUs tell of what joins them.
-    if (from < 0 || (!link.to.empty() && (to < 0 || link.from > link.to))) continue;
-    const double speed = link.count * nvlink_bytes_per_second(graph.nodes[static_cast<size_t>(from)].sm);
-    if (link.to.empty() && fabric < 0) fabric = graph.add(Graph::Kind::kFabric, "NVSwitch");
-    if (link.to.empty())
-      graph.join(from, fabric, speed, kNvLinkNs / 2);
-    else
-      graph.join(from, to, speed, kNvLinkNs);
-  }
 }
 
 }  // namespace tutti

@@ -161,7 +161,6 @@ Machine discover_in_sysfs(const std::string& sys, bool devices) {
     add(machine.whole, parts_of(sys, cpu, known));
   std::map<std::string, int> counts;
   number(machine.whole.parts, counts);
-  if (const uint64_t bytes = largest_cache(machine.whole); bytes > 0) machine.last_level_cache_bytes = bytes;
   for (const NetworkDevice& device : devices ? network_devices(sys) : std::vector<NetworkDevice>())
     machine.whole.parts.push_back({.kind = Kind::kDevice, .name = device.name, .detail = describe(device)});
   return machine;

@@ -66,7 +66,7 @@ TEST_CASE("sysfs: packages, nodes, caches, cores, CPUs") {
   const Sysfs sys;
   put_server(sys);
   const Machine m = discover_in_sysfs(sys.root(), false);
-  CHECK(m.last_level_cache_bytes == 16u << 20);
+  CHECK(last_level_cache_bytes(m) == 16u << 20);
   CHECK(cache_bytes(m, cpu_set({1, 2})) == 16u << 20);
   CHECK(cache_bytes(m, cpu_set({0, 3, 5, 15})) == 48u << 20);
   CHECK(cache_bytes(m, cpu_set({1000})) == 16u << 20);  // that CPU is not on this machine
@@ -92,7 +92,7 @@ TEST_CASE("sysfs: of its host's cache a virtual machine counts on 40 MiB a CPU")
     sys.put(at + "/cache/index3/shared_cpu_list", "0-1");
   }
   const Machine m = discover_in_sysfs(sys.root(), false);
-  CHECK(m.last_level_cache_bytes == 80u << 20);
+  CHECK(last_level_cache_bytes(m) == 80u << 20);
   CHECK(cache_bytes(m, cpu_set({0})) == 80u << 20);
   CHECK(place_name(m, path_to(m, cpu_set({1}))) == "L3 0, L2 0, core 1");
 }
@@ -120,7 +120,7 @@ TEST_CASE("sysfs: a container that hides most of it leaves the usable CPUs") {
   const Sysfs empty;
   const Machine m = discover_in_sysfs(empty.root() + "/nothing", true);
   CHECK(m.whole.cpus == usable_cpus());
-  CHECK(m.last_level_cache_bytes == 8u << 20);
+  CHECK(last_level_cache_bytes(m) == 8u << 20);
   CHECK(path_to(m, usable_cpus()).size() <= 1);
   const Sysfs odd;
   odd.put("/devices/system/cpu/online", "0-1,,x");
@@ -130,7 +130,7 @@ TEST_CASE("sysfs: a container that hides most of it leaves the usable CPUs") {
   odd.put("/devices/system/node/nodes/cpulist", "0-99999999");
   const Machine found = discover_in_sysfs(odd.root(), false);
   CHECK(found.whole.cpus[1]);
-  CHECK(found.last_level_cache_bytes == 8u << 20);
+  CHECK(last_level_cache_bytes(found) == 8u << 20);
 }
 
 // Two packages with one last-level cache each, of two nodes each (as Intel's with sub-NUMA clusters), whose cores have

@@ -14,7 +14,7 @@ Result<Graph> machine_graph(const std::string& name) {
   if (name == "this-host") {
     TUTTI_TRY_ASSIGN(const Machine machine, discover_all());
     Graph graph = graph_of(machine);
-    if (!env_is_set(Env::kTopoFile)) add_nvlinks(find_nvlinks(), graph);
+    if (!env_is_set(Env::kTopoFile)) add_nvlinks(graph);
     return graph;
   }
   const auto text = read_file(name);
@@ -49,7 +49,7 @@ Result<Graph> graph_named(const std::string& name, const std::string& host) {
 std::string graph_text(const Graph& graph) {
   Routes routes(graph);
   const std::vector<int> ranks = graph.ranks();
-  const Order ring = find_order(routes, ring_hops(static_cast<int>(ranks.size())));
+  const Order ring = find_order(routes);
   std::string text = format("%zu nodes, %zu links, %zu ranks\n", graph.nodes.size(), graph.edges.size(), ranks.size());
   text += format("ring: %.1f GB/s on each of its ways at once\n", ring.bytes_per_second / 1e9);
   for (size_t i = 0; i < ring.ranks.size(); i++) {
