@@ -53,6 +53,8 @@ inline Schedule with_lane(Schedule schedule, Steps steps) {
   schedule.add_lane(0, std::move(steps));
   return schedule;
 }
+// To be added up by one rank for each chunk and sent to the root, or to all: see direct.cpp.
+Schedule two_shots(const Ranks& r, uint32_t n_chunks, int root = -1);
 // All-gather and reduce-scatter of logarithmic depth: see doubling.cpp.
 Schedule circulant_all_gather(const Ranks& r);
 Schedule circulant_reduce_scatter(const Ranks& r);

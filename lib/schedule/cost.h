@@ -99,4 +99,10 @@ struct Workload {
   double sides() const { return n > 2 || shares_memory ? 2 : 1; }
 };
 
+// Hops until the last of all others has sent something. Over sockets who has come is not seen at a glance: four ranks
+// on two CPUs that begin together take 37 us for 8 B where the first one adds up, and 23 by doubling.
+inline double waits_for_all(const Workload& b) {
+  return b.shares_memory || b.hosts > 1 || b.n == 2 ? 1 : 2.2;
+}
+
 }  // namespace tutti

@@ -68,8 +68,10 @@ void add_group(Direct& d, int group, int n_chunks, int root) {
       d.add(chunk, {.recv = d.sender(k), .store = d.out(chunk)});
 }
 
+}  // namespace
+
 // Each group in a lane, and on a channel, of its own.
-Schedule two_shots(const Ranks& r, uint32_t n_chunks, int root = -1) {
+Schedule two_shots(const Ranks& r, uint32_t n_chunks, int root) {
   Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = n_chunks};
   for (uint32_t group = 0; group * static_cast<uint32_t>(r.n()) < n_chunks; group++) {
     Direct d(r);
@@ -79,13 +81,10 @@ Schedule two_shots(const Ranks& r, uint32_t n_chunks, int root = -1) {
   return schedule;
 }
 
+namespace {
+
 Schedule two_shot_all_reduce(const Ranks& r) {
   return two_shots(r, static_cast<uint32_t>(r.n()) * r.lanes);
-}
-
-// The first rank adds everything up and sends the sum to all: the only chunk is that rank's.
-Schedule linear_all_reduce(const Ranks& r) {
-  return two_shots(r, 1);
 }
 
 Schedule direct_reduce_scatter(const Ranks& r) {
@@ -136,28 +135,12 @@ Cost parts_cost(const Workload& b) {
   return e;
 }
 
-// Hops until the last of all others has sent something. Over sockets who has come is not seen at a glance: four ranks
-// on two CPUs that begin together take 37 us for 8 B where the first one adds up, and 23 by doubling.
-double waits_for_all(const Workload& b) {
-  return b.shares_memory || b.hosts > 1 || b.n == 2 ? 1 : 2.2;
-}
-
 // Over sockets 256 KiB by 2 ranks took 86 to 92 us, where a ring took 59 to 64.
 Cost one_shot_cost(const Workload& b) {
   Cost e = b.hops(waits_for_all(b) * b.rounds(b.bytes), b.rounds(b.bytes));
   b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 1.15 : 1.3) * b.bytes);
   e.summed = b.each(b.n * b.bytes);
   e.out = b.incast() * b.here * b.elsewhere() * b.bytes;
-  return e;
-}
-
-Cost linear_cost(const Workload& b) {
-  const double whole = b.messages_for(b.bytes, 1);
-  Cost e = b.hops((1 + waits_for_all(b)) * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
-  const double moved = b.moves_of_sum() * b.others() * b.bytes;
-  b.with_one(e, {2 * b.others() * whole, 4 * b.others() * whole}, {moved / 2, moved});
-  e.summed = {b.n * b.bytes, b.n * b.bytes};
-  e.out = b.elsewhere() * b.bytes;
   return e;
 }
 
@@ -242,11 +225,5 @@ extern const Algorithm kOneShot = {.name = "oneshot",
                                    .otherwise = Algo::kDirect,
                                    .keeps_rank_order = true,
                                    .meets_all = true};
-extern const Algorithm kLinear = {.name = "linear",
-                                  .all_reduce = {linear_all_reduce, linear_cost},
-                                  .otherwise = Algo::kDirect,
-                                  .keeps_rank_order = true,
-                                  .meets_all = true,
-                                  .least_ranks = 3};  // two need one hop
 
 }  // namespace tutti

@@ -1,0 +1,27 @@
+// linear: the first rank adds everything up and sends the sum to all. So two shots with one chunk, which is that
+// rank's.
+#include "schedule/algorithms.h"
+
+namespace tutti {
+namespace {
+
+Cost linear_cost(const Workload& b) {
+  const double whole = b.messages_for(b.bytes, 1);
+  Cost e = b.hops((1 + waits_for_all(b)) * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
+  const double moved = b.moves_of_sum() * b.others() * b.bytes;
+  b.with_one(e, {2 * b.others() * whole, 4 * b.others() * whole}, {moved / 2, moved});
+  e.summed = {b.n * b.bytes, b.n * b.bytes};
+  e.out = b.elsewhere() * b.bytes;
+  return e;
+}
+
+}  // namespace
+
+extern const Algorithm kLinear = {.name = "linear",
+                                  .all_reduce = {[](const Ranks& r) { return two_shots(r, 1); }, linear_cost},
+                                  .otherwise = Algo::kDirect,
+                                  .keeps_rank_order = true,
+                                  .meets_all = true,
+                                  .least_ranks = 3};  // two need one hop
+
+}  // namespace tutti
