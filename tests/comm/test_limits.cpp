@@ -136,6 +136,36 @@ TEST_CASE("a group for which there are not enough threads fails, and its communi
   CHECK(contains(said, "tuttiGroupEnd, which could start no thread"));
 }
 
+// The sender has its end, so it cannot know that there will be none here.
+TEST_CASE("a rank without memory for its end of a link over TCP says so, and nobody waits for the link") {
+  if (kSanitized) {
+    WARN("skipped: a sanitizer's memory has no limit");
+    return;
+  }
+  const std::string said = in_limited_child([]() -> std::string {
+    setenv("TUTTI_TRANSPORTS", "tcp", 1);
+    setenv("TUTTI_SLOTS", "16", 1);
+    setenv("TUTTI_SLOT_BYTES", "64M", 1);
+    std::string text;
+    std::atomic<int> there = 0;
+    const auto outcomes = run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+      outcome.take(tuttiBarrier(comm, nullptr));
+      rlim_t pages = 0;
+      std::ifstream("/proc/self/statm") >> pages;
+      if (rank == 0) limit(RLIMIT_AS, pages * 4096 + (rlim_t{3} << 29));  // for one end and a half
+      for (there++; there < 2;) usleep(1000);
+      int32_t value = 0;
+      outcome.take(rank == 0 ? tuttiSend(&value, 1, tuttiInt32, 1, comm, nullptr)
+                             : tuttiRecv(&value, 1, tuttiInt32, 0, comm, nullptr));
+      if (outcome.code == tuttiSuccess) outcome.take(tuttiBarrier(comm, nullptr));
+    });
+    for (const Outcome& outcome : outcomes) text += std::to_string(outcome.code) + ": " + outcome.message + "\n";
+    return text;
+  });
+  CHECK(contains(said, "2: no memory for a link with rank 0: 1073741824 bytes"));
+  CHECK(contains(said, "reports: no memory for a link with rank 0: 1073741824 bytes"));
+}
+
 #if !defined(__SANITIZE_ADDRESS__)  // with UndefinedBehaviorSanitizer, which takes what it cannot look at by a pipe for
                                     // no object
 TEST_CASE("too few descriptors for a process full of ranks are named as such by every rank, with how many it takes",

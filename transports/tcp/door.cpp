@@ -50,7 +50,9 @@ Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete& incomplete) {
   if (!incomplete.has_all()) return std::unique_ptr<LinkHalf>();
   TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
   const tuttiLinkConfig& config = incomplete.config;
-  TUTTI_TRY_ASSIGN(auto link, RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds));
+  auto made = RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds);
+  if (!made) return refusal_.emplace(std::move(made).error());
+  auto link = std::move(made).value();
   for (auto& [index, fd] : incomplete.again) TUTTI_TRY(link->rejoin(index, std::move(fd)));
   pairs_.enter(link.get(), config);
   return std::unique_ptr<LinkHalf>(std::move(link));

@@ -78,7 +78,7 @@ class Door {
   std::unique_ptr<LinkHalf> next(tuttiLinkConfig* config);
   Pairs& pairs() { return pairs_; }
   void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
-  std::optional<Error> shortage() const { return acceptor_.shortage(); }
+  std::optional<Error> shortage() const { return refusal_ ? refusal_ : acceptor_.shortage(); }
 
  private:
   struct Incomplete {
@@ -97,6 +97,7 @@ class Door {
   Pairs& pairs_;
   Acceptor acceptor_;
   std::list<Incomplete> incomplete_;
+  std::optional<Error> refusal_;  // why there is no place for a link that a peer takes to be there
 };
 
 // What only a system call can tell is asked for every so often, and after a sleep.
