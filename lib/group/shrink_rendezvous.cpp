@@ -1,6 +1,7 @@
 #include "group/shrink_rendezvous.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/bytes.h"
 #include "group/bootstrap_wire.h"
@@ -39,7 +40,8 @@ Result<ShrinkRendezvous> ShrinkRendezvous::gather(PeerWatch& old, const Council:
 }
 
 // A rank that has failed says so instead of what is expected: all of them get that error. What failed because of
-// another rank's loss is tried again, for that is known by then.
+// another rank's loss is tried again, for that is known by then, unless a rank has failed for a reason of its own,
+// which others took for its loss.
 Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
   const std::string front = front_of(nonce_, ++phase_);
   const std::string vote = mine ? 'y' + mine.value() : 'n' + pack_report(mine.error());
@@ -50,12 +52,16 @@ Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
     return Error{Code::kRemoteError, "a rank was lost while the group was formed"};
   }
   for (std::string& theirs : decision.votes) theirs.erase(0, front.size());
+  std::optional<Error> failure;
   for (size_t r = 0; r < decision.votes.size(); r++) {
     if (decision.votes[r].starts_with('y')) continue;
     const Error error = unpack_report(decision.votes[r].substr(1));
-    begins_anew_ = error.code == Code::kRemoteError;
-    if (!mine && !begins_anew_) return mine.error();
-    return Error{error.code, old_->rank_name(members_[r]) + " could not join: " + error.message, members_[r]};
+    if (failure && (failure->code != Code::kRemoteError || error.code == Code::kRemoteError)) continue;
+    failure = {error.code, old_->rank_name(members_[r]) + " could not join: " + error.message, members_[r]};
+  }
+  if (failure) {
+    begins_anew_ = failure->code == Code::kRemoteError;
+    return !mine && mine.error().code != Code::kRemoteError ? mine.error() : *failure;
   }
   is_over_ = false;
   for (std::string& theirs : decision.votes) theirs.erase(0, 1);

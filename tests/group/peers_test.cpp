@@ -289,6 +289,23 @@ TEST_CASE("who cannot join after a shrink is named by its old number, and knows 
   CHECK((keys[0] != watches[1]->key()));  // or the old group's late connections were the new one's
 }
 
+TEST_CASE("who cannot join after a shrink is no loss to be tried again, whatever the others take it for") {
+  const Watches watches = make_watches({{}, {}, {}});
+  const Error errors[] = {{Code::kRemoteError, "the control connection was lost with rank 2", 2},
+                          {Code::kSystemError, "no descriptor for rank 2"}};
+  std::atomic<int> begin_anew = 0;
+  const auto ends = run_ranks<Error>({1, 2}, [&](int rank) -> Error {
+    auto rendezvous = ShrinkRendezvous::gather(*watches[static_cast<size_t>(rank)], {0}, Deadline::after_seconds(60));
+    if (!rendezvous) return rendezvous.error();
+    const Error end = rendezvous.value().conclude(errors[rank - 1]).error();
+    begin_anew += rendezvous.value().begins_anew() ? 1 : 0;
+    return end;
+  });
+  CHECK(begin_anew == 0);
+  CHECK(ends[0].message == "rank 2 could not join: no descriptor for rank 2");
+  CHECK(ends[1].message == "no descriptor for rank 2");
+}
+
 TEST_CASE("a control connection that cannot be made ends the wait for it, with the reason") {
   auto listener = Listener::open();
   REQUIRE(listener);
