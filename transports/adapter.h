@@ -97,7 +97,7 @@ inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const 
   const Dialer::Status status = dialer.advance();
   if (status == Dialer::Status::kPending) return false;
   if (status == Dialer::Status::kFailed)
-    return Error{Code::kRemoteError,
+    return Error{dialer.lacked_resources() ? Code::kSystemError : Code::kRemoteError,
                  format("rank %d cannot be reached %s: %s%s", peer, how, dialer.story().c_str(), remedy), peer};
   *socket = dialer.take();
   return true;

@@ -115,6 +115,7 @@ Result<bool> LinkAttempt::advance(Endpoints& endpoints) {
     return true;
   }
   add_reason(&story_, link_.transport(), error.text);
+  if (code == tuttiSystemError) code_ = Code::kSystemError;
   link_ = Link();
   return start_next(endpoints);
 }
@@ -132,11 +133,12 @@ Result<bool> LinkAttempt::start_next(Endpoints& endpoints) {
         return false;
       }
       why = link.error().message;
+      if (link.error().code == Code::kSystemError) code_ = Code::kSystemError;
     }
     add_reason(&story_, endpoint.name(), why);
   }
   return Error{
-      Code::kRemoteError,
+      code_,
       format("no transport reaches rank %d: %s (allowed transports: TUTTI_TRANSPORTS)", config_.peer, story_.c_str()),
       config_.peer};
 }

@@ -34,7 +34,8 @@ class LinkAttempt {
   // With `delivers` only those transports that move data between devices.
   LinkAttempt(const tuttiLinkConfig& config, const Addresses& peer, bool delivers)
       : config_(config), peer_(peer), delivers_(delivers) {}
-  // True once there is a link to take; an error when no transport is left.
+  // True once there is a link to take; an error when no transport is left: this side's if one failed for lack of
+  // something here.
   Result<bool> advance(Endpoints& endpoints);
   Link take() { return std::move(link_); }
   const char* transport() const { return link_.is_made() ? link_.transport() : "no transport"; }
@@ -48,6 +49,7 @@ class LinkAttempt {
   size_t next_transport_ = 0;
   Link link_;
   std::string story_;  // of those that were not taken
+  Code code_ = Code::kRemoteError;
 };
 
 }  // namespace tutti

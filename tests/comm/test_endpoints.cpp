@@ -1,7 +1,10 @@
 // Which transport a link takes.
 #include "comm/endpoints.h"
 
+#include <sys/resource.h>
+
 #include "catch.h"
+#include "contains.h"
 
 namespace tutti::test_endpoints {
 namespace {
@@ -38,6 +41,22 @@ TEST_CASE("ranks of one host share memory, however fast its network devices are,
   CHECK(route_to(first, here) == "shm");
   CHECK(route_to(first, on_another_host) == "fast, because shm: the peer does not have it");
   CHECK(route_to(ordered, here) == "tcp");
+}
+
+TEST_CASE("who has no descriptor left for a link does not blame the peer") {
+  Endpoints mine = endpoints_of(0, true);
+  const Addresses peer = addresses_of(endpoints_of(1, true));
+  LinkAttempt attempt({sizeof(tuttiLinkConfig), 1, 0, 2, 64, 1}, peer, false);
+  rlimit usual{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  Result<bool> ready = attempt.advance(mine);
+  for (int i = 0; i < 10 && ready; i++) ready = attempt.advance(mine);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  REQUIRE(!ready);
+  CHECK(ready.error().code == Code::kSystemError);
+  CHECK(tutti_test::contains(ready.error().message, "raise ulimit -n"));
 }
 
 }  // namespace tutti::test_endpoints
