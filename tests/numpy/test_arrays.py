@@ -213,6 +213,23 @@ def test_exception_in_a_block(comm):
     comm.barrier()
 
 
+def test_what_was_under_way_at_the_end(comm):
+    """Tells why it has no result, also when the communicator is no longer there to be asked."""
+    import tutti_array
+
+    with tutti_array.init() as other:
+        if comm.rank == 0:
+            handle = other.recv(np.empty(2), 1, async_op=True)
+            other.abort()
+            complaint("was closed before the operation was done", handle.wait)
+        else:
+            handle = other.barrier(async_op=True)
+            complaint("rank 0 .* called tuttiCommAbort", handle.wait)
+            other.abort()
+            complaint("rank 0 .* called tuttiCommAbort", handle.wait)
+    comm.barrier()
+
+
 def test_ends_in_the_order_of_creation(comm):
     """All ranks alike, or they would wait for each other. One that cannot be closed does not keep the others open."""
     from tutti_array import communicator

@@ -41,6 +41,8 @@ class Handle:
         """Returns what the call without async_op returns, or raises its error."""
         if not self._done.wait(timeout):
             raise TuttiError(f"the operation has not ended within {timeout:g} s; it is still running", library.TIMEOUT)
+        if self._code != library.SUCCESS and self._comm._ended:
+            raise TuttiError(self._comm._ended, self._code)
         check(self._code, self._comm._comm)
         return self._result
 
@@ -52,6 +54,7 @@ class Communicator:
         self._api = library.load()
         self._comm: int | None = None
         self._stream: int | None = None
+        self._ended = ""  # why operations that were under way then have no result
         comm, number = ctypes.c_void_p(), ctypes.c_int()
         check(self._api.tuttiCommInitFromEnv(ctypes.byref(comm), None))
         self._comm = comm.value
@@ -199,6 +202,10 @@ class Communicator:
             for end in ends[:-1]:
                 check(end(comm), comm)
         finally:
+            state = ctypes.c_int()
+            self._api.tuttiCommGetAsyncError(comm, ctypes.byref(state))
+            why = "the communicator was closed before the operation was done"
+            self._ended = library.sentence(state.value, comm) if state.value else why
             ended = ends[-1](comm)  # also after an error, or it is never freed
             if self._stream is not None:
                 self._api.tuttiStreamDestroy(self._stream)
