@@ -1,6 +1,7 @@
 #include "comm/quantised.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "exec/quantised_cut.h"
@@ -57,6 +58,12 @@ void quantise_own(const Own& own, size_t elems, const How& how, char* to) {
     own.from(at).take(n, values);
     how.quantise(values, n, 1, own.from(at), to + quantised_bytes(at, how.block_elems));
   }
+}
+
+// What becomes NaNs where it is quantised, as on all other ranks.
+void refuse_large(size_t elems, float* values) {
+  for (size_t i = 0; i < elems; i++)
+    values[i] = magnitude_of(values[i]) > bits_of(kQuantisableTo) ? std::bit_cast<float>(0x7fc00000u) : values[i];
 }
 
 // An all-reduce in slices of every rank's part: while the messages of two pass, others are quantised, summed, and made
@@ -183,6 +190,7 @@ void SlicedSum::sum(size_t begin, size_t all_elems) {
     for (int rank = 0, other = 0; rank < n_ranks_; rank++) {
       if (rank == rank_) {
         own.take(n, rank > 0 ? values : sums);
+        refuse_large(n, rank > 0 ? values : sums);
         for (size_t i = 0; rank > 0 && i < n; i++) sums[i] += values[i];
       } else {
         kernels().dequantise[how_.wire](others_at(other++, at), n, how_.block_elems, sums, rank > 0);

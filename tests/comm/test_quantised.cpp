@@ -137,6 +137,21 @@ TEST_CASE("a block that is not finite becomes NaNs on all ranks, and others do n
   }));
 }
 
+TEST_CASE("a block with more than 2^127 becomes NaNs, whosever it is, though the average is less") {
+  require_success(run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (const bool sum_is_less : {false, true}) {
+      std::vector<float> data(3 * 64, 1.0f);  // a block for each rank to add up
+      for (size_t block = 0; block < 3; block++) {
+        if (rank == 1) data[block * 64] = 0x1.8p127f;
+        if (rank == 2 && sum_is_less) data[block * 64] = -0x1p126f;
+      }
+      outcome.take(tuttiAllReduceQuantized(data.data(), data.data(), data.size(), tuttiFloat32, tuttiAvg, tuttiInt8, 64,
+                                           nullptr, comm, nullptr));
+      for (const float value : data) outcome.wrong += std::isnan(value) ? 0 : 1;
+    }
+  }));
+}
+
 TEST_CASE("quantised sums on a stream and in a group keep the order of calls") {
   require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
     std::vector<float> a(500, 1.0f), b(500, 2.0f);
