@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/contained.h"
 
 namespace tutti {
 namespace {
@@ -29,8 +30,12 @@ void Ending::fail_from(int origin, const Error& mine, const Error& theirs, bool 
   // Who was about to be told of a rank's mistake learns that, and not that the rank has left.
   const bool is_echo = !leaving_ && otherwise_.has_value() && mine.code == Code::kRemoteError;
   failure_ = is_echo ? *otherwise_ : mine;
-  if (!leaving_)
+  // It ends also if there is no memory to tell so: others learn it from connections that break.
+  (void)contained([&]() -> Result<void> {
+    if (leaving_) return {};
     lines_.send_to_all(kNotice, is_echo ? notice_payload(rank_, *otherwise_) : notice_payload(origin, theirs));
+    return {};
+  });
   failed_.store(true, std::memory_order_release);
   (void)eventfd_write(wake_fd_.get(), 1);
 }

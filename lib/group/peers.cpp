@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/bytes.h"
+#include "base/contained.h"
 #include "base/log.h"
 #include "group/bootstrap_wire.h"
 
@@ -93,20 +94,25 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
   return found == departed_.end() ? std::nullopt : std::optional(found->second);
 }
 
+// Without memory for what it hears, which is lost then, the group cannot go on.
 void PeerWatch::serve() {
   log_set_thread_rank(config_.rank);
-  accept_lines();
-  for (auto line = lines_.begin(); line != lines_.end();) {
-    const auto next = std::next(line);
-    if (!read_line(*line)) end_line(*line);
-    line = next;
-  }
-  if (const auto silent_seconds = lines_.beat()) {
-    for (const auto& [peer, seconds] : *silent_seconds) lose_host(peer, seconds);
-    if (config_.tick) config_.tick(*this);
-  }
-  for (const auto& [peer, why] : connector_.unreachable()) lose(peer);
-  dial_wanted();
+  const auto served = contained([this]() -> Result<void> {
+    accept_lines();
+    for (auto line = lines_.begin(); line != lines_.end();) {
+      const auto next = std::next(line);
+      if (!read_line(*line)) end_line(*line);
+      line = next;
+    }
+    if (const auto silent_seconds = lines_.beat()) {
+      for (const auto& [peer, seconds] : *silent_seconds) lose_host(peer, seconds);
+      if (config_.tick) config_.tick(*this);
+    }
+    for (const auto& [peer, why] : connector_.unreachable()) lose(peer);
+    dial_wanted();
+    return {};
+  });
+  if (!served) ending_.fail(served.error());
 }
 
 int PeerWatch::waits_for(std::vector<pollfd>* fds) {

@@ -9,6 +9,7 @@
 
 #include "base/at_fork.h"
 #include "base/clock.h"
+#include "base/contained.h"
 #include "base/thread.h"
 
 namespace tutti {
@@ -81,9 +82,15 @@ void Watcher::remove(Client& client) {
   clients_.erase(found);
 }
 
+// All communicators rely on this thread: where it lacks memory it serves everybody again a little later.
 void Watcher::run() {
-  while (!stops_)
-    for (Client* const client : wait()) serve(client);
+  while (!stops_) {
+    const auto served = contained([this]() -> Result<void> {
+      for (Client* const client : wait()) serve(client);
+      return {};
+    });
+    lacked_memory_ = !served;
+  }
 }
 
 // Who may have something to do.
@@ -95,6 +102,8 @@ std::set<Watcher::Client*> Watcher::wait() {
     if (!due_.empty())
       limit_ms = static_cast<int>((std::max<int64_t>(0, due_.begin()->first - now_ns()) + kNsPerMs - 1) / kNsPerMs);
   }
+  constexpr int kAgainMs = 10;
+  if (lacked_memory_) limit_ms = kAgainMs;
   std::array<epoll_event, 64> events;
   const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), limit_ms);
   eventfd_t nudges;
@@ -104,6 +113,8 @@ std::set<Watcher::Client*> Watcher::wait() {
   for (int i = 0; i < n; i++) ready.insert(static_cast<Client*>(events[static_cast<size_t>(i)].data.ptr));
   const int64_t now = now_ns();
   for (auto due = due_.begin(); due != due_.end() && due->first <= now; ++due) ready.insert(due->second);
+  if (lacked_memory_)
+    for (const auto& [client, waiting] : clients_) ready.insert(client);
   return ready;
 }
 
@@ -113,17 +124,19 @@ void Watcher::serve(Client* client) {
     if (!clients_.contains(client)) return;  // it has left meanwhile, or was nobody
     serving_ = client;
   }
+  const auto end = [this](Client*) {
+    const std::lock_guard lock(mutex_);
+    serving_ = nullptr;
+    served_.notify_all();
+  };
+  const std::unique_ptr<Client, decltype(end)> serving(client, end);
   client->serve();
   std::vector<pollfd> fds;
   const int limit_ms = client->waits_for(&fds);
-  {
-    const std::lock_guard lock(mutex_);
-    Waiting& waiting = clients_[client];
-    register_fds(client, waiting, std::move(fds));
-    set_due(client, waiting, limit_ms < 0 ? 0 : now_ns() + int64_t{limit_ms} * 1'000'000);
-    serving_ = nullptr;
-  }
-  served_.notify_all();
+  const std::lock_guard lock(mutex_);
+  Waiting& waiting = clients_[client];
+  register_fds(client, waiting, std::move(fds));
+  set_due(client, waiting, limit_ms < 0 ? 0 : now_ns() + int64_t{limit_ms} * 1'000'000);
 }
 
 // One that was closed is not registered any more, and its number is perhaps somebody else's by now.

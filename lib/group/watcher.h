@@ -67,6 +67,7 @@ class Watcher {
   Client* serving_ = nullptr;
   std::condition_variable served_;
   std::atomic<bool> stops_ = false;
+  bool lacked_memory_ = false;  // of the thread alone
   Fd epoll_, nudge_fd_;
   std::thread thread_;
 };

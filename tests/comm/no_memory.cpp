@@ -13,8 +13,11 @@
 static std::atomic<bool> g_lacks{false};
 static thread_local bool t_lacks = false;
 static thread_local long t_left = -1;  // of this thread's allocations, until one fails
+static thread_local bool t_is_main = false;
+static std::atomic<long> g_left_elsewhere{-1};  // the same of the library's threads
 void* operator new(size_t bytes) {
-  const bool is_the_one = t_left >= 0 && t_left-- == 0;
+  const bool is_elsewhere = !t_is_main && g_left_elsewhere >= 0;
+  const bool is_the_one = (t_left >= 0 && t_left-- == 0) || (is_elsewhere && g_left_elsewhere-- == 0);
   void* const memory = is_the_one || ((g_lacks || t_lacks) && bytes >= size_t{1} << 20) ? nullptr : malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -174,8 +177,26 @@ static bool one_allocation_lacks() {
   return true;
 }
 
+// The thread that watches the other ranks lacks memory for what one of them tells: the group ends, not the process.
+static bool the_watcher_lacks() {
+  bool lacked = true;
+  for (long left = 0; lacked; left++) {
+    tuttiComm_t comms[2];
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+    g_left_elsewhere = left;
+    (void)tuttiCommAbort(comms[1]);
+    tuttiResult_t state = tuttiSuccess;
+    for (int i = 0; i < 5000 && state == tuttiSuccess; i++, usleep(1000)) tuttiCommGetAsyncError(comms[0], &state);
+    lacked = g_left_elsewhere.exchange(-1) < 0;
+    (void)tuttiCommAbort(comms[0]);
+    if (state != tuttiRemoteError && !(lacked && state == tuttiSystemError)) return false;
+  }
+  return true;
+}
+
 int main() {
   alarm(60);
+  t_is_main = true;
   if (!one_rank_lacks()) return 4;
   if (!a_call_lacks()) return 5;
   for (const auto call : {split, list, tuttiCommDestroy})
@@ -184,6 +205,7 @@ int main() {
   if (!a_creation_lacks()) return 8;
   if (!an_abort_lacks()) return 9;
   if (!one_allocation_lacks()) return 10;
+  if (!the_watcher_lacks()) return 11;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};
