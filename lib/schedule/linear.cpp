@@ -9,7 +9,10 @@ Cost linear_cost(const Workload& b) {
   const double whole = b.messages_for(b.bytes, 1);
   Cost e = b.hops((1 + waits_for_all(b)) * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
   const double moved = b.moves_of_sum() * b.others() * b.bytes;
-  b.with_one(e, {2 * b.others() * whole, 4 * b.others() * whole}, {moved / 2, moved});
+  // The first rank begins when the others have sent, and they go on when it has. Without that, 4 ranks on 2 CPUs took
+  // 15 us for 32 KiB instead of 11.
+  const double at_first = moved / 2 + moved / 2 / b.others();
+  b.with_one(e, {2 * b.others() * whole, 4 * b.others() * whole}, {at_first, moved});
   e.summed = {b.n * b.bytes, b.n * b.bytes};
   e.out = b.elsewhere() * b.bytes;
   return e;
