@@ -92,6 +92,11 @@ check "what messages cost there" 0 '"message_us": [0-9]'
 check "that it was over TCP" 0 '"shares_memory": false'
 run "$tune" --fit "$tmp/samples" --simulated shm
 check "a host without a file" 2 '--simulated wants --fit FILES, and -o FILE'
+for option in -o --samples --network; do
+  run "$tune" --procs 2 $option "$tmp/no/such/folder"
+  check "a file that cannot be written with $option" 3 'no/such/folder cannot be written: .*/no/such: No such file or directory'
+  [ "$(wc -l <"$tmp/out")" -le 3 ] || { echo "FAILED: it has measured before"; failures=$((failures + 1)); }
+done
 run "$tune" --fit "$tmp/samples" -o "$tmp/no/such/folder"
 check "a file that cannot be written" 3 'no/such/folder'
 run "$tune" --fit "$tmp/samples" -o "$tmp"

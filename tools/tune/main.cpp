@@ -122,6 +122,21 @@ Status users_file(std::string* path) {
   return {};
 }
 
+// Before minutes of measuring, not after them.
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return perf::Error{text("%s cannot be written: %s: %s", path.c_str(), folder.c_str(), strerror(errno))};
+}
+Status check_files(const Settings& settings) {
+  std::string path = settings.output;
+  if (path.empty() && !settings.only_check)
+    if (Status s = users_file(&path); !s) return s;
+  if (Status s = check_writable(path); !s) return s;
+  return check_writable(settings.samples_path);
+}
+
 Status write(const std::string& path, const std::string& bytes) {
   const auto written = write_file(path, bytes);
   if (written) return {};
@@ -200,6 +215,7 @@ Status measure_all(const Settings& settings, tuttiComm_t comm) {
   if (Status s = team.join(comm); !s) return s;
   if (team.n_ranks() == 1)
     return usage_error("one rank alone sends nothing, so it has no prices; give --procs 4, or take a launcher");
+  if (Status s = team.agree(team.rank() == 0 ? check_files(settings) : Status()); !s) return s;
   std::vector<Sample> samples;
   if (Status s = measure(settings.perf, settings.perf.transports, team, &samples); !s) return s;
   std::vector<double> within_a_host(1,
@@ -213,6 +229,7 @@ Status measure_all(const Settings& settings, tuttiComm_t comm) {
 Status find_network(const std::string& path, tuttiComm_t comm) {
   perf::Team team;
   if (Status s = team.join(comm); !s) return s;
+  if (Status s = team.agree(team.rank() == 0 ? check_writable(path) : Status()); !s) return s;
   std::string json;
   if (Status s = measure_network(team, &json); !s) return s;
   if (team.rank() != 0) return team.agree(Status());
