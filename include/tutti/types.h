@@ -112,7 +112,7 @@ typedef struct {
                      them without the lowest: so of the parts that a broken network leaves at most one goes on;
                      default 0 */
   int encrypt;    /* 1: all that ranks send each other over TCP is encrypted and authenticated, and no network transport
-                     but    tcp is used; else TUTTI_ENCRYPT, default 0 */
+                     but tcp is used; else TUTTI_ENCRYPT, default 0 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                    \
