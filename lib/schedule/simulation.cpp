@@ -348,9 +348,10 @@ Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const 
   if (prove_order_) {
     message.clock = lane.clock;
     const Slice slice = exposed_slice(schedules_[static_cast<size_t>(lane.rank)], step);
-    if (slice.buffer != Buffer::kNone) {
+    const int receiver = links_[index].receiver;  // -1: nobody reads it, which is an error later
+    if (slice.buffer != Buffer::kNone && receiver >= 0) {
       TUTTI_TRY_ASSIGN(message.exposed, memory_.find(lane.rank, slice, lane.round));
-      message.exposed->readers.push_back({links_[index].receiver, kNotYet});
+      message.exposed->readers.push_back({receiver, kNotYet});
     }
   }
   push(index, std::move(message));

@@ -15,9 +15,11 @@ static thread_local bool t_lacks = false;
 static thread_local long t_left = -1;  // of this thread's allocations, until one fails
 static thread_local bool t_is_main = false;
 static std::atomic<long> g_left_elsewhere{-1};  // the same of the library's threads
+static std::atomic<bool> g_elsewhere_lacks{false};
 void* operator new(size_t bytes) {
   const bool is_elsewhere = !t_is_main && g_left_elsewhere >= 0;
-  const bool is_the_one = (t_left >= 0 && t_left-- == 0) || (is_elsewhere && g_left_elsewhere-- == 0);
+  const bool is_the_one =
+      (t_left >= 0 && t_left-- == 0) || (is_elsewhere && g_left_elsewhere-- == 0) || (!t_is_main && g_elsewhere_lacks);
   void* const memory = is_the_one || ((g_lacks || t_lacks) && bytes >= size_t{1} << 20) ? nullptr : malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -177,6 +179,13 @@ static bool one_allocation_lacks() {
   return true;
 }
 
+// Or success, if it takes too long.
+static tuttiResult_t end_of(tuttiComm_t comm) {
+  tuttiResult_t state = tuttiSuccess;
+  for (int i = 0; i < 5000 && state == tuttiSuccess; i++, usleep(1000)) tuttiCommGetAsyncError(comm, &state);
+  return state;
+}
+
 // The thread that watches the other ranks lacks memory for what one of them tells: the group ends, not the process.
 static bool the_watcher_lacks() {
   bool lacked = true;
@@ -185,13 +194,25 @@ static bool the_watcher_lacks() {
     if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
     g_left_elsewhere = left;
     (void)tuttiCommAbort(comms[1]);
-    tuttiResult_t state = tuttiSuccess;
-    for (int i = 0; i < 5000 && state == tuttiSuccess; i++, usleep(1000)) tuttiCommGetAsyncError(comms[0], &state);
+    const tuttiResult_t state = end_of(comms[0]);
     lacked = g_left_elsewhere.exchange(-1) < 0;
     (void)tuttiCommAbort(comms[0]);
     if (state != tuttiRemoteError && !(lacked && state == tuttiSystemError)) return false;
   }
   return true;
+}
+
+// It has none for a while, in which all is told that there is: it looks again.
+static bool the_watcher_lacks_for_a_while() {
+  tuttiComm_t comms[2];
+  if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+  g_elsewhere_lacks = true;
+  (void)tuttiCommAbort(comms[1]);
+  usleep(50'000);
+  g_elsewhere_lacks = false;
+  const tuttiResult_t state = end_of(comms[0]);
+  (void)tuttiCommAbort(comms[0]);
+  return state != tuttiSuccess;
 }
 
 int main() {
@@ -206,6 +227,7 @@ int main() {
   if (!an_abort_lacks()) return 9;
   if (!one_allocation_lacks()) return 10;
   if (!the_watcher_lacks()) return 11;
+  if (!the_watcher_lacks_for_a_while()) return 12;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};
