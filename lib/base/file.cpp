@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "base/fd.h"
@@ -58,6 +59,10 @@ Result<void> write_file(const std::string& path, std::string_view bytes, mode_t 
   if (!is_special(path)) return written(path, replace(path, bytes, mode));
   return written(path,
                  write_and_close(Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)), bytes));
+}
+
+std::string written_at(const std::string& path) {
+  return is_special(path) ? path : std::filesystem::absolute(path).parent_path().string();
 }
 
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode) {

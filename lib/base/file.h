@@ -16,9 +16,11 @@ namespace tutti {
 // Readers find the old file or the new one, never half of either: it is written beside and renamed. What is there
 // already and is no regular file (a pipe, a terminal, a link) is written itself. Errors: kSystemError, naming `path`.
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
+// What has to be writable for that: the folder, or what is there already and is no regular file.
+std::string written_at(const std::string& path);
 
-// The same only of a regular file, or where there is none: what somebody else may have put there, as a link, is neither
-// followed nor replaced. Errors: kSystemError, naming `path`.
+// As write_file(), but only of a regular file, or where there is none: what somebody else may have put there, as a
+// link, is neither followed nor replaced. Errors: kSystemError, naming `path`.
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
 
 // All of it. A folder can be opened, but not read, of which streams throw. Errors: kSystemError, naming `path`.

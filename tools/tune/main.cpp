@@ -125,9 +125,9 @@ Status users_file(std::string* path) {
 // Before minutes of measuring, not after them.
 Status check_writable(const std::string& path) {
   if (path.empty()) return {};
-  const auto folder = std::filesystem::absolute(path).parent_path();
-  if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return perf::Error{text("%s cannot be written: %s: %s", path.c_str(), folder.c_str(), strerror(errno))};
+  const std::string at = written_at(path);
+  if (access(at.c_str(), W_OK) == 0) return {};
+  return perf::Error{text("%s cannot be written: %s: %s", path.c_str(), at.c_str(), strerror(errno))};
 }
 Status check_files(const Settings& settings) {
   std::string path = settings.output;
