@@ -2,6 +2,7 @@
 // (direct_plugin.cpp), which takes the memory away from the CPU while it is at work there.
 #include <cstdlib>
 
+#include "beside.h"
 #include "cuda/pieces.h"
 #include "gpu_ranks.h"
 
@@ -29,9 +30,10 @@ class Setting {
 const char* real_plugin() {
   return getenv("DIRECT_TEST_PLUGIN");
 }
+const std::string g_plugin = real_plugin() != nullptr ? real_plugin() : tutti_test::beside_program("direct_plugin.so");
 struct Network {
   explicit Network(const char* direct = "2") : direct_("TUTTI_GPU_DIRECT", direct) {}
-  Setting plugin_{"TUTTI_TRANSPORT_PLUGIN", real_plugin() != nullptr ? real_plugin() : TUTTI_DIRECT_PLUGIN},
+  Setting plugin_{"TUTTI_TRANSPORT_PLUGIN", g_plugin.c_str()},
       transports_{"TUTTI_TRANSPORTS", real_plugin() != nullptr ? "shm,verbs" : "shm,madeup"}, direct_;
 };
 

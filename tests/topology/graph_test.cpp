@@ -8,6 +8,7 @@
 #include <random>
 #include <tuple>
 
+#include "beside.h"
 #include "catch.h"
 #include "contains.h"
 #include "topology/graph.h"
@@ -16,11 +17,12 @@ using namespace tutti;
 
 namespace {
 
+using tutti_test::beside_program;
 using tutti_test::contains;
 using Kind = Graph::Kind;
 
 std::string text_of(const std::string& name) {
-  std::ifstream file(TUTTI_TEST_TOPOLOGIES "/graphs/" + name);
+  std::ifstream file(beside_program("graphs/" + name));
   REQUIRE(file);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -85,7 +87,7 @@ bool is_about(double value, double expected) {
 
 TEST_CASE("graph: what is written as NCCL's XML is the same graph when it is read, and has the same ring") {
   int n_files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(TUTTI_TEST_TOPOLOGIES "/graphs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(beside_program("graphs"))) {
     const std::string name = entry.path().filename();
     INFO(name);
     const Graph graph = golden(name);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "beside.h"
 #include "catch.h"
 #include "topology/layout.h"
 #include "topology/machine.h"
@@ -12,6 +13,8 @@
 using namespace tutti;
 
 namespace {
+
+using tutti_test::beside_program;
 
 CpuSet cpus(size_t first, size_t last) {
   CpuSet set;
@@ -26,7 +29,7 @@ Machine synthetic(const std::string& description) {
 }
 
 Machine hybrid() {
-  auto machine = read_machine(TUTTI_TEST_TOPOLOGIES "/hybrid.xml");
+  auto machine = read_machine(beside_program("hybrid.xml"));
   INFO((machine ? "" : machine.error().message));
   REQUIRE(machine);
   return std::move(machine).value();
@@ -144,7 +147,7 @@ TEST_CASE("a topology goes out and in again") {
   CHECK(path_to(again.value(), usable_cpus()) == path_to(*machine().value(), usable_cpus()));
   CHECK(again.value().source == written);
 
-  setenv("TUTTI_TOPO_FILE", TUTTI_TEST_TOPOLOGIES "/hybrid.xml", 1);
+  setenv("TUTTI_TOPO_FILE", beside_program("hybrid.xml").c_str(), 1);
   CHECK(machine().value()->whole.cpus == cpus(0, 15));
   CHECK(dump_machine(folder.path + "/copy.xml"));
   unsetenv("TUTTI_TOPO_FILE");
@@ -156,7 +159,7 @@ TEST_CASE("TUTTI_TOPO_FILE that is missing or no topology: the error names varia
   std::ofstream(folder.path + "/garbage.xml") << "not a topology\n";
   std::ofstream(folder.path + "/other.xml") << "<?xml version=\"1.0\"?><html><body/></html>\n";
   std::ofstream(folder.path + "/empty.xml");
-  const std::string half = read_file(TUTTI_TEST_TOPOLOGIES "/hybrid.xml");
+  const std::string half = read_file(beside_program("hybrid.xml"));
   std::ofstream(folder.path + "/half.xml") << half.substr(0, half.size() / 2);
   for (const char* name : {"missing.xml", "garbage.xml", "other.xml", "empty.xml", "half.xml", ""}) {
     const std::string file = folder.path + "/" + name;
@@ -189,7 +192,7 @@ TEST_CASE("a dump that cannot be written says so, and leaves what was there") {
 
 TEST_CASE("a topology file in which an object has half of its sets is refused: hwloc crashes on it") {
   std::stringstream whole;
-  whole << std::ifstream(TUTTI_TEST_TOPOLOGIES "/hybrid.xml").rdbuf();
+  whole << std::ifstream(beside_program("hybrid.xml")).rdbuf();
   const std::string path = "topology-" + std::to_string(getpid()) + ".xml";
   for (const char* half : {" complete_cpuset=\"", " complete_nodeset=\""}) {
     std::string xml = whole.str();

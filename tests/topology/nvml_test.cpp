@@ -1,11 +1,14 @@
 // Links between GPUs, from a made-up library of NVIDIA's.
 #include "topology/nvml.h"
 
+#include "beside.h"
 #include "catch.h"
 
 using namespace tutti;
 
 namespace {
+
+const std::string g_fake_nvml = tutti_test::beside_program("libfake_nvml.so");
 
 // "GPU 0000:10:00.0 - NVSwitch: 120 GB/s"
 std::vector<std::string> edges_of(const Graph& graph) {
@@ -24,7 +27,7 @@ TEST_CASE("NVML: links between GPUs and to switches become the graph's") {
     graph.add(Graph::Kind::kGpu, bus);
     graph.nodes.back().bus = format("0000:%s:00.0", bus);
   }
-  add_nvlinks(graph, TUTTI_TEST_FAKE_NVML);
+  add_nvlinks(graph, g_fake_nvml.c_str());
   CHECK(edges_of(graph) ==
         std::vector<std::string>{"10 - 20: 60 GB/s", "30 - NVSwitch: 120 GB/s", "40 - NVSwitch: 120 GB/s"});
   for (const int gpu : {0, 1, 2, 3}) CHECK(graph.nodes[static_cast<size_t>(gpu)].sm == 90);
@@ -33,12 +36,12 @@ TEST_CASE("NVML: links between GPUs and to switches become the graph's") {
 TEST_CASE("NVML: a graph without its GPUs stays as it is, and so does one without the library") {
   Graph graph;
   graph.add(Graph::Kind::kRank, "core");
-  add_nvlinks(graph, TUTTI_TEST_FAKE_NVML);
+  add_nvlinks(graph, g_fake_nvml.c_str());
   CHECK(graph.nodes.size() == 1);
   Graph one;  // of two that are joined
   one.add(Graph::Kind::kGpu, "10");
   one.nodes.back().bus = "0000:10:00.0";
-  add_nvlinks(one, TUTTI_TEST_FAKE_NVML);
+  add_nvlinks(one, g_fake_nvml.c_str());
   CHECK(one.edges.empty());
   add_nvlinks(one, "libtutti-no-such-library.so");
   add_nvlinks(one, "libc.so.6");  // that has none of the functions

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <thread>
 
+#include "beside.h"
 #include "strangers.h"
 #include "traffic.h"
 
@@ -11,6 +12,19 @@ using namespace tutti;
 using namespace tutti::test;
 
 namespace {
+
+const std::string g_unix_plugin = tutti_test::beside_program("unix_plugin.so");
+const std::string g_bad_plugin = tutti_test::beside_program("bad_plugin.so");
+
+// One for each version of NCCL's layout.
+std::string net_plugins() {
+  std::string all;
+  for (const char* name : {"net_plugin_v8.so", "net_plugin_v9.so", "net_plugin_v10.so", "net_plugin_v11.so"}) {
+    if (!all.empty()) all += ',';
+    all += tutti_test::beside_program(name);
+  }
+  return all;
+}
 
 // TUTTI_TRANSPORT_PLUGIN for a while.
 class Plugin {
@@ -31,7 +45,7 @@ std::string refusal(const std::string& paths, const std::string& names = "") {
 }  // namespace
 
 TEST_CASE("plugin: it is found beside the built-in ones, and by its name") {
-  const Plugin plugin(TUTTI_UNIX_PLUGIN);
+  const Plugin plugin(g_unix_plugin);
   CHECK(find_transports("").value().size() == 3);
   const auto one = find_transports("tcp,unix");
   REQUIRE(one);
@@ -42,7 +56,7 @@ TEST_CASE("plugin: it is found beside the built-in ones, and by its name") {
 }
 
 TEST_CASE("plugin: its table has NULL for what it is too short for") {
-  const Plugin plugin(TUTTI_UNIX_PLUGIN);
+  const Plugin plugin(g_unix_plugin);
   const tuttiTransport* unix_transport = find_transports("unix").value()[0];
   CHECK(unix_transport->post == nullptr);
   // It stands between the built-in ones.
@@ -55,7 +69,7 @@ TEST_CASE("plugin: its table has NULL for what it is too short for") {
 }
 
 TEST_CASE("plugin: ten functions are enough") {
-  const Plugin plugin(TUTTI_UNIX_PLUGIN);
+  const Plugin plugin(g_unix_plugin);
   tuttiTransport ten = *find_transports("unix").value()[0];
   ten.endpoint_reaches = nullptr;
   ten.wait_begin = nullptr;
@@ -75,9 +89,9 @@ TEST_CASE("plugin: ten functions are enough") {
 TEST_CASE("plugin: what cannot be loaded is said, with its path") {
   CHECK(contains(refusal("/nowhere/x.so"), "/nowhere/x.so"));
   CHECK(contains(refusal("libsodium.so.23"), "no function tuttiTransportPlugin"));
-  const std::string twice = std::string(TUTTI_UNIX_PLUGIN) + "," + TUTTI_UNIX_PLUGIN;
+  const std::string twice = g_unix_plugin + "," + g_unix_plugin;
   CHECK(contains(refusal(twice), "already one of that name"));
-  const std::string none = refusal(TUTTI_UNIX_PLUGIN, "shm,unics");
+  const std::string none = refusal(g_unix_plugin, "shm,unics");
   CHECK(contains(none, "'unics'"));
   CHECK(contains(none, "shm, tcp, unix"));
   CHECK(contains(refusal("", "tcp,"), "no transport ''"));
@@ -86,8 +100,8 @@ TEST_CASE("plugin: what cannot be loaded is said, with its path") {
 TEST_CASE("plugin: one with a table that does not fit is refused, and its own reason is told") {
   const auto because = [](const char* how) {
     const Setting setting("BAD_PLUGIN", how);
-    const std::string why = refusal(TUTTI_BAD_PLUGIN);
-    CHECK(contains(why, TUTTI_BAD_PLUGIN));
+    const std::string why = refusal(g_bad_plugin);
+    CHECK(contains(why, g_bad_plugin));
     return why;
   };
   for (const char* how : {"older", "newer", "short"}) CHECK(contains(because(how), "rebuild it"));
@@ -99,7 +113,7 @@ TEST_CASE("plugin: one with a table that does not fit is refused, and its own re
 }
 
 TEST_CASE("plugin: what one for NCCL says of its devices is understood in every version") {
-  const std::string all = TUTTI_NET_PLUGINS;
+  const std::string all = net_plugins();
   for (size_t at = 0; at < all.size();) {
     const size_t end = std::min(all.find(',', at), all.size());
     const std::string path = all.substr(at, end - at);
@@ -119,7 +133,7 @@ TEST_CASE("plugin: what one for NCCL says of its devices is understood in every 
 }
 
 TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is one at a time") {
-  const std::string all = TUTTI_NET_PLUGINS, first = all.substr(0, all.find(','));
+  const std::string all = net_plugins(), first = all.substr(0, all.find(','));
   {
     const Plugin plugin(first);
     const auto found = find_transports("net");
@@ -154,7 +168,7 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
 }
 
 TEST_CASE("plugin: one for NCCL without devices, or with one that cannot send host memory, is refused") {
-  const std::string all = TUTTI_NET_PLUGINS, last = all.substr(all.rfind(',') + 1);
+  const std::string all = net_plugins(), last = all.substr(all.rfind(',') + 1);
   const auto without = [&](const char* what) {
     const Setting lacks("NET_PLUGIN_LACKS", what);
     return refusal(last);
@@ -164,7 +178,7 @@ TEST_CASE("plugin: one for NCCL without devices, or with one that cannot send ho
 }
 
 TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") {
-  const std::string both = TUTTI_NET_PLUGINS;
+  const std::string both = net_plugins();
   const Plugin plugin(both.substr(0, both.find(',')));
   const auto found = find_transports("net");
   REQUIRE(found);
@@ -191,7 +205,7 @@ TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") 
 }
 
 TEST_CASE("plugin: what is no message of a net link ends it") {
-  const std::string all = TUTTI_NET_PLUGINS;
+  const std::string all = net_plugins();
   const Plugin plugin(all.substr(0, all.find(',')));
   const auto found = find_transports("net");
   REQUIRE(found);

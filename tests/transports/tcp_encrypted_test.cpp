@@ -6,6 +6,7 @@
 #include <list>
 
 #include "base/dial.h"
+#include "beside.h"
 #include "testing.h"
 #include "transports/tcp/frame.h"
 
@@ -215,7 +216,7 @@ TEST_CASE("tcp: a configuration that is too short to say so does not encrypt", "
 }
 
 TEST_CASE("with encryption no transport is used that cannot encrypt", "[plugin]") {
-  const Setting plugin("TUTTI_TRANSPORT_PLUGIN", TUTTI_UNIX_PLUGIN);
+  const Setting plugin("TUTTI_TRANSPORT_PLUGIN", tutti_test::beside_program("unix_plugin.so").c_str());
   REQUIRE(find_transports("tcp,unix"));
   const auto named = find_transports("tcp,unix", true);
   REQUIRE_FALSE(named);

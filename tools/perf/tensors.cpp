@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 std::vector<fs::path> model_folders() {
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  return {TUTTI_PERF_SOURCE_MODELS, program / "models", program / "../share/tutti/models", TUTTI_PERF_INSTALLED_MODELS};
+  return {program / "../perf/models", program / "../share/tutti/models", TUTTI_PERF_INSTALLED_MODELS};
 }
 
 Status find_list(const std::string& name, std::string* path) {

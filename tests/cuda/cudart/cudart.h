@@ -1,7 +1,7 @@
 // libcudart.so.13, made up: what programs that were built for CUDA, unmodified, call of its runtime and driver, on
 // devices of host memory (../fake.h). The PTX of their kernels runs in the interpreter (../ptx/code.h), so a program
-// has to be compiled for a virtual architecture, uncompressed; the library's own kernels have theirs in
-// TUTTI_PTX_FOLDER. What is not here is not there for the linker either.
+// has to be compiled for a virtual architecture, uncompressed; that of the library's own kernels lies beside this
+// library. What is not here is not there for the linker either.
 //
 // TUTTI_TEST_GPUS says how many devices there are (2).
 //

@@ -1,8 +1,11 @@
 // Kernels: how a program registers them, and launches.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -98,6 +101,13 @@ const ptx::Kernel* find_in(const ptx::Module& module, const std::string& name) {
   return nullptr;
 }
 
+// As in ../../beside.h, but the program may be anywhere.
+std::string beside_this_library(const std::string& name) {
+  Dl_info found{};
+  dladdr(reinterpret_cast<const void*>(&beside_this_library), &found);
+  return std::filesystem::canonical(found.dli_fname).parent_path() / name;
+}
+
 const ptx::Kernel& kernel_of(const void* host_function) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
@@ -114,7 +124,7 @@ const ptx::Kernel& kernel_of(const void* host_function) {
   if (function.kernel == nullptr && all.tutti == nullptr) {
     all.tutti = std::make_unique<ptx::Module>();
     for (const char* name : {"gradients", "jobs", "lines", "program"})
-      all.tutti->add_file(std::string(TUTTI_PTX_FOLDER "/") + name + ".ptx");
+      all.tutti->add_file(beside_this_library(std::string(name) + ".ptx"));
   }
   if (function.kernel == nullptr) function.kernel = find_in(*all.tutti, function.name);
   if (function.kernel == nullptr)

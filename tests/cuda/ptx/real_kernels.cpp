@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "../../beside.h"
 #include "../fake.h"
 #include "launch.h"
 
@@ -58,7 +59,7 @@ const Module& real_module() {
   static const Module* const module = [] {
     auto* made = new Module;
     for (const char* name : {"gradients", "jobs", "lines", "program"})
-      made->add_file(std::string(TUTTI_PTX_FOLDER "/") + name + ".ptx");
+      made->add_file(tutti_test::beside_program(std::string(name) + ".ptx"));
     atexit(print_counts);  // not before: at the exit nothing can be read any more
     return made;
   }();
@@ -66,7 +67,7 @@ const Module& real_module() {
 }
 
 std::string real_text(const std::string& file, const std::string& kernel) {
-  std::ifstream stream(TUTTI_PTX_FOLDER "/" + file + ".ptx");
+  std::ifstream stream(tutti_test::beside_program(file + ".ptx"));
   std::stringstream all;
   all << stream.rdbuf();
   const std::string text = all.str(), end = "\n}\n";
