@@ -185,8 +185,10 @@ TEST_CASE("operations that are larger than the room for them by a network", "[ne
   require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
     GpuStream stream(port);
     uint32_t seed = 1;
-    for (const int collective : {0, 1, 4, 5})
+    for (const int collective : {0, 1, 4, 5}) {
+      if (kSanitized && collective % 4 != 0) continue;
       compare({collective, (18 << 17) + 5, tuttiDouble, tuttiMax, 1}, r, 2, gpu, host, stream, o, seed++);
+    }
   }));
   CHECK(port.flushes > 0);
 }
@@ -233,9 +235,12 @@ TEST_CASE("messages by a network, in groups, and of a rank to itself", "[network
       o.take(tuttiRecv(far.data(), 2 * count, tuttiInt64, (r + 1) % 3, gpu, stream));
       o.take(tuttiGroupEnd());
       stream.synchronize();
-      for (size_t i = 0; i < count; i++) o.wrong += from_left[i] != (r + 2) % 3 || own[i] != r;
-      for (size_t i = 0; i < 2 * count; i++) o.wrong += far[i] != 10 + (r + 1) % 3;
-      o.wrong += from_left[count] != -1 || own[count] != -1 || far[2 * count] != -1;
+      const auto is_right = [](const std::vector<int64_t>& received, int64_t value) {
+        std::vector<int64_t> wanted(received.size() - 1, value);
+        wanted.push_back(-1);  // behind what is received
+        return received == wanted;
+      };
+      o.wrong += !is_right(from_left, (r + 2) % 3) || !is_right(own, r) || !is_right(far, 10 + (r + 1) % 3);
     }
   }));
   CHECK(port.flushes > 9);
