@@ -263,8 +263,12 @@ Result<Fd> connect_start(const Address& address, int segment_bytes) {
   set_low_latency(fd.get());
   limit_segments(fd.get(), segment_bytes);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
-      errno != EINPROGRESS)
-    return about(address, "connect to ", errno);
+      errno != EINPROGRESS) {
+    const bool lacks_lo = errno == ENETUNREACH && address.family() == AF_INET && address.is_loopback();
+    Error error = about(address, "connect to ", errno);
+    if (lacks_lo) error.message += " (a host reaches itself through the interface lo: ip link set lo up)";
+    return error;
+  }
   return fd;
 }
 

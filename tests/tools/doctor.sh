@@ -37,6 +37,16 @@ expect '^BAD +settings +TUTTI_SLOTS=1 is not valid'
 TUTTI_TRACE_DIR=/nonexistent "$doctor" >"$tmp/out" 2>&1 || { echo 'a folder for traces is needed'; failed=1; }
 expect '^warn +/nonexistent'
 
+# Where a host cannot reach itself, which is also told by what fails for it.
+without_lo='ip link add tutti-lo0 type veth peer name tutti-lo1 && ip addr add 10.9.9.1/24 dev tutti-lo0 &&
+  ip link set tutti-lo0 up && ip link set tutti-lo1 up'
+if unshare -n sh -c "$without_lo" 2>/dev/null; then
+  TUTTI_INIT_TIMEOUT=4 unshare -n sh -c "$without_lo && exec \"\$0\"" "$doctor" >"$tmp/out" 2>&1 && { echo 'lo that is down is no error'; failed=1; }
+  expect '^BAD +network interfaces .*; lo is down'
+  expect '-> ranks of one host need it: ip link set lo up'
+  expect '^BAD +data over tcp .*connect to 127.0.0.1.*: ip link set lo up'
+fi
+
 # In a cgroup whose outer one has a quota, where one can be made.
 group=$(sed -nE 's#^[0-9]+:(([^:]*,)?cpu(,[^:]*)?):(.*)#/sys/fs/cgroup/\1\4#p; s#^0::#/sys/fs/cgroup#p' /proc/self/cgroup |
   head -n 1)/tutti-doctor.$$

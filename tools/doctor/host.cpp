@@ -149,10 +149,13 @@ Finding interfaces() {
   if (getifaddrs(&list) != 0)
     return {Level::kBad, "network interfaces", strerror(errno), "see that /proc and netlink can be read"};
   std::set<std::string> names;
+  bool lo_is_up = false;
   for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
     const bool has_address =
         i->ifa_addr != nullptr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
-    if (has_address && (i->ifa_flags & IFF_UP) != 0 && (i->ifa_flags & IFF_LOOPBACK) == 0) names.insert(i->ifa_name);
+    const bool is_up = has_address && (i->ifa_flags & IFF_UP) != 0, is_lo = (i->ifa_flags & IFF_LOOPBACK) != 0;
+    if (is_up && !is_lo) names.insert(i->ifa_name);
+    lo_is_up |= is_up && is_lo;
   }
   freeifaddrs(list);
   std::string found;
@@ -163,6 +166,9 @@ Finding interfaces() {
     const bool has_speed = !speed.empty() && speed[0] != '-';
     found += (found.empty() ? "" : ", ") + name + " (MTU " + mtu + (has_speed ? ", " + speed + " Mbit/s)" : ")");
   }
+  if (!lo_is_up)
+    return {Level::kBad, "network interfaces", found + (found.empty() ? "" : "; ") + "lo is down",
+            "ranks of one host need it: ip link set lo up"};
   if (!names.empty()) return good("network interfaces", found);
   return {Level::kWarning, "network interfaces", "none but loopback",
           "ranks on other hosts cannot be reached: bring one up (ip link)"};
