@@ -14,8 +14,8 @@
 #include "base/bytes.h"
 #include "base/fd.h"
 #include "base/handshake.h"
-#include "base/limits.h"
 #include "base/log.h"
+#include "base/shared_memory.h"
 
 namespace tutti::cuda {
 namespace {
@@ -38,10 +38,7 @@ struct Window {
 
 Result<Fd> make_memory(size_t bytes, const Cookie& cookie) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
-  Fd made(memfd_create("tutti-board", MFD_CLOEXEC));
-  if (!made) return system_error("memfd_create", errno);
-  const NoWriteSignal quiet;
-  if (ftruncate(made.get(), static_cast<off_t>(bytes)) != 0) return system_error("ftruncate of a memfd", errno);
+  TUTTI_TRY_ASSIGN(Fd made, sealed_memory("tutti-board", bytes));
   if (pwrite(made.get(), &cookie, sizeof cookie, 0) != sizeof cookie) return system_error("writing a memfd", errno);
   return made;
 }

@@ -66,7 +66,6 @@ uint32_t divisor_of(const Operation& operation, int n_ranks) {
 }
 
 Range part_of(int rank, int n_ranks, uint64_t elems, uint64_t elem_bytes) {
-  constexpr uint64_t kLineBytes = 128;
   const uint64_t line = kLineBytes / elem_bytes;
   const auto ranks = static_cast<uint64_t>(n_ranks);
   const uint64_t part = ((elems + ranks - 1) / ranks + line - 1) / line * line;

@@ -9,12 +9,8 @@
 
 namespace tutti::cuda {
 
-// Of an input, which is only sent or copied from.
-inline void* writable(const void* memory) {
-  return const_cast<void*>(memory);
-}
-
 inline constexpr int kAllRanks = -1;
+inline constexpr uint64_t kLineBytes = 128;  // of a device's cache
 
 struct Move {
   int from = kAllRanks;  // all: summed up in the order of ranks

@@ -19,7 +19,6 @@ namespace {
 // Above, each rank adds up a part of an all-reduce and the others take it from there, instead of adding up everything
 // themselves: less to read, but one more wait.
 constexpr uint64_t kTwoShotBytes = 256 << 10;
-constexpr uint64_t kLineBytes = 128;
 constexpr size_t kHalfBytes = kArenaDataBytes / 2;
 
 // What kernels are launched with.

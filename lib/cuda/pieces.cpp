@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "exec/program.h"
+
 namespace tutti::cuda {
 namespace {
 
 Message message(bool sends, int peer, const void* data, size_t bytes) {
-  return {sends, peer, writable(data), bytes, DataType::kInt8};
+  return {sends, peer, as_base(data), bytes, DataType::kInt8};
 }
 
 }  // namespace
@@ -29,7 +31,6 @@ DirectPlan::DirectPlan(const Operation& operation, int rank, int n_ranks, size_t
       moves_(moves_of(operation, n_ranks)) {
   const auto ranks = static_cast<size_t>(n_ranks);
   const size_t parts = moves_.size() == 1 ? 4 : 2 * ranks + 2;
-  constexpr size_t kLineBytes = 128;
   const size_t for_alignment = 4 * ranks * (Room::kAlignment + kLineBytes);
   const size_t piece_bytes = (room_bytes - std::min(room_bytes, for_alignment)) / parts;
   piece_elems_ = std::max<uint64_t>(piece_bytes / kLineBytes * kLineBytes, kLineBytes) / elem_bytes_;

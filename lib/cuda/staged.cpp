@@ -12,6 +12,7 @@
 #include "base/contained.h"
 #include "cuda/pieces.h"
 #include "cuda/ways.h"
+#include "exec/program.h"
 #include "exec/quantised_cut.h"
 
 namespace tutti::cuda {
@@ -31,7 +32,7 @@ struct Staging {
 
   char* add(std::vector<Piece>& list, const void* device, size_t bytes) {
     char* const host = room.take(bytes);
-    if (bytes > 0) list.push_back({static_cast<char*>(writable(device)), host, bytes});
+    if (bytes > 0) list.push_back({as_base(device), host, bytes});
     return host;
   }
 };
@@ -50,7 +51,7 @@ void stage_quantised(Staging& staging, int rank, int n_ranks) {
   const Wire wire = wire_of(operation.root);
   const QuantisedCut cut(operation.count, wire.block_elems, n_ranks);
   const auto float_at = [](const void* memory, size_t elem) {
-    return memory == nullptr ? nullptr : static_cast<char*>(writable(memory)) + elem * sizeof(float);
+    return memory == nullptr ? nullptr : as_base(memory) + elem * sizeof(float);
   };
   const size_t own = cut.begin(rank), own_bytes = cut.elems(rank) * sizeof(float);
   staging.operation.input = staging.add(staging.in, float_at(operation.input, own), own_bytes);
@@ -119,8 +120,7 @@ class Staged final : public Way {
   ~Staged() override {
     while (step_ == Step::kRuns && !proxy_->take_answer(number_))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
-    for (void* memory : kept_) port_.free_host(memory);
-    if (buffer_ != nullptr) port_.free_host(buffer_);
+    for (void* memory : buffers_) port_.free_host(memory);
   }
 
   const char* name() const override { return "through host memory"; }
@@ -170,15 +170,14 @@ class Staged final : public Way {
  private:
   enum class Step { kBefore, kInputComes, kRuns };
 
-  // One buffer for all, because operations follow each other. One that is outgrown may still be in use.
   Result<char*> buffer_of(size_t bytes) {
-    if (buffer_ != nullptr && bytes <= buffer_bytes_) return buffer_;
-    const size_t more = std::max({bytes, buffer_bytes_ * 2, size_t{1}});
-    TUTTI_TRY_ASSIGN(void* memory, port_.allocate_host(more));
-    if (buffer_ != nullptr) kept_.push_back(buffer_);
-    buffer_ = static_cast<char*>(memory);
-    buffer_bytes_ = more;
-    return buffer_;
+    if (buffers_.empty() || bytes > buffer_bytes_) {
+      const size_t more = std::max({bytes, buffer_bytes_ * 2, size_t{1}});
+      TUTTI_TRY_ASSIGN(void* memory, port_.allocate_host(more));
+      buffers_.push_back(memory);
+      buffer_bytes_ = more;
+    }
+    return static_cast<char*>(buffers_.back());
   }
 
   Result<void> take_in(const Staging& staging, StreamRef stream) {
@@ -230,9 +229,9 @@ class Staged final : public Way {
   const DeviceInfo info_;
   const std::shared_ptr<Proxy> proxy_;
   const bool may_wait_;  // in streams
-  char* buffer_ = nullptr;
-  size_t buffer_bytes_ = 0;
-  std::vector<void*> kept_;  // outgrown buffers: operations under way, or in a graph, may use them
+  // The last one for all, because operations follow each other; those under way, or in a graph, may use those outgrown.
+  std::vector<void*> buffers_;
+  size_t buffer_bytes_ = 0;  // the last one's
   // Of the operation at hand, where streams may not wait:
   Step step_ = Step::kBefore;
   Staging staging_;
