@@ -9,7 +9,7 @@
 //   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig*);             // null when nothing is ready
 // and where it delivers to devices' memory
 //   Result<void> registers(const void*, uint64_t bytes);
-// and where it listens at several addresses
+// and where it listens at several addresses (these two DiallingEndpoint has)
 //   void narrow(bool here, bool elsewhere);
 // and where it may know why nobody comes
 //   std::optional<Error> shortage() const;
@@ -28,6 +28,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/dial.h"
 #include "base/handshake.h"
@@ -42,8 +44,8 @@ struct Speed {
   uint64_t bytes_per_second;
 };
 
-// One end of a link; a sending end overrides the second group, a receiving end the third. It may have more of the
-// table's functions: push, or match and read. Contract: tutti/transport.h.
+// One end of a link. A sending end also has acquire and publish, and perhaps push; a receiving one has peek and
+// release, and perhaps post, match and read. Contract: tutti/transport.h.
 class LinkHalf {
  public:
   virtual ~LinkHalf() = default;
@@ -52,13 +54,21 @@ class LinkHalf {
   virtual bool wait_begin(tuttiWait* wait) = 0;
   virtual void wait_end() {}
   virtual void revoke() {}
+};
 
-  virtual tuttiRoom acquire(const void*, uint32_t, tuttiPosting, void**) { return TUTTI_NO_ROOM; }
-  virtual int publish(const void*, uint32_t, const tuttiTag&) { return 0; }
+// What only a system call can tell is asked for every so often, and after a sleep.
+class LookOut {
+ public:
+  bool is_time() {
+    if (--polls_left_ > 0) return false;
+    polls_left_ = kPollsPerLook;
+    return true;
+  }
+  void note_sleep() { polls_left_ = 1; }
 
-  virtual bool peek(tuttiMessage*) { return false; }
-  virtual void release() {}
-  virtual bool post(uint32_t, void*, uint32_t, bool) { return false; }
+ private:
+  static constexpr uint32_t kPollsPerLook = 256;
+  uint32_t polls_left_ = kPollsPerLook;
 };
 
 // The limits that every link keeps.
@@ -91,6 +101,12 @@ inline Result<tuttiLinkConfig> link_config_of(const Hello& hello, int n_ranks) {
   return c;
 }
 
+// `kind` of link: "verbs".
+inline Error closed_by(int peer, const char* kind) {
+  return {Code::kRemoteError,
+          format("rank %d closed its %s link: its process ended or its communicator was destroyed", peer, kind), peer};
+}
+
 // Moves a sending end's connection on; true once it is in *socket. `how`: "over TCP".
 inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const char* how, const char* remedy = "") {
   if (*socket) return true;
@@ -114,6 +130,58 @@ inline bool take_what_came(const Fd& socket, std::string* inbox, size_t most = S
   }
   return true;
 }
+
+// The connection beside a link whose messages go another way: its ends meet there, and learn of each other's death.
+struct SideConnection {
+  // A system call. True: the peer has closed it.
+  bool look() {
+    closed = closed || !take_what_came(socket, &inbox);
+    return closed;
+  }
+  // The next that the peer has said; false as long as no look has found all of it.
+  template <class T>
+  bool take(T* what) {
+    if (inbox.size() < sizeof *what) return false;
+    memcpy(what, inbox.data(), sizeof *what);
+    inbox.erase(0, sizeof *what);
+    return true;
+  }
+  // There is room for the little that is ever said. False: the peer has gone.
+  template <class T>
+  bool say(const T& what) const {
+    return ::send(socket.get(), &what, sizeof what, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof what;
+  }
+
+  Fd socket;
+  bool closed = false;     // by the peer, as far as it is known
+  std::string inbox = {};  // what has come and was not taken
+};
+
+// What endpoints have in common whose links begin with an authenticated connection: they dial, and take in who comes.
+class DiallingEndpoint {
+ public:
+  void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
+  std::optional<Error> shortage() const { return acceptor_.shortage(); }
+  Dialer::Call call_to(const tuttiLinkConfig& link) const {
+    return {key_, kind_, rank_, link.peer, to_hello_args(link)};
+  }
+
+ protected:
+  DiallingEndpoint(const tuttiEndpointConfig& config, HelloKind kind, std::vector<Fd> listening)
+      : n_ranks_(config.n_ranks),
+        acceptor_(std::move(listening), key_of(config), kind, config.rank),
+        key_(key_of(config)),
+        kind_(kind),
+        rank_(config.rank) {}
+
+  const int n_ranks_;
+  Acceptor acceptor_;
+
+ private:
+  const Key key_;
+  const HelloKind kind_;
+  const int rank_;
+};
 
 // Of connections that have authenticated and are to send something more, the first that makes a link. `take_in` gives
 // the link, null as long as that has not come, or why the connection is refused.
@@ -222,13 +290,14 @@ constexpr tuttiTransport make_transport(const char* name) {
                     const tuttiTag* tag) { return T::sender(link)->publish(data, bytes, *tag); },
       .peek = [](tuttiLink* link, tuttiMessage* message) -> int { return T::receiver(link)->peek(message); },
       .release = [](tuttiLink* link) { T::receiver(link)->release(); },
-      .post = [](tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes, int required) -> int {
-        return T::receiver(link)->post(ahead, to, bytes, required != 0);
-      },
   };
   if constexpr (requires { &Sender::push; })
     table.push = [](tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
       return T::sender(link)->push(data, bytes, *tag);
+    };
+  if constexpr (requires { &Receiver::post; })
+    table.post = [](tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes, int required) -> int {
+      return T::receiver(link)->post(ahead, to, bytes, required != 0);
     };
   if constexpr (requires { &Receiver::match; })
     table.match = [](tuttiLink* link, uint32_t bytes, const tuttiTag* tag) {

@@ -84,7 +84,7 @@ class SendHalf final : public LinkHalf {
     for (auto& region : exposed_) region->show();
     exposed_.clear();
   }
-  tuttiRoom acquire(const void*, uint32_t, tuttiPosting posting, void** at) override {
+  tuttiRoom acquire(const void*, uint32_t, tuttiPosting posting, void** at) {
     const std::lock_guard lock(pipe_->mutex);
     *at = slot_.data();
     if (pipe_->messages.size() >= pipe_->slots) return TUTTI_NO_ROOM;
@@ -92,7 +92,7 @@ class SendHalf final : public LinkHalf {
     // Only the next one's place is required.
     return pipe_->is_required && pipe_->messages.empty() ? TUTTI_EXPOSED : TUTTI_NO_ROOM;
   }
-  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag);
   void fill(tuttiLinkState* state) override {
     const std::lock_guard lock(pipe_->mutex);
     const auto left = static_cast<size_t>(
@@ -122,8 +122,8 @@ class RecvHalf final : public LinkHalf {
     if (region_ != nullptr) region_->show();
     region_ = nullptr;
   }
-  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override;
-  bool peek(tuttiMessage* message) override {
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required);
+  bool peek(tuttiMessage* message) {
     const std::lock_guard lock(pipe_->mutex);
     if (pipe_->messages.empty()) return false;
     Pipe::Sent& next = pipe_->messages.front();
@@ -136,7 +136,7 @@ class RecvHalf final : public LinkHalf {
     message->data = fits ? pipe_->to : nullptr;
     return true;
   }
-  void release() override {
+  void release() {
     const std::lock_guard lock(pipe_->mutex);
     pipe_->messages.pop_front();
     if (region_ != nullptr) region_->show();

@@ -49,8 +49,8 @@ void receive_over_tcp(Input& in) {
       sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)), 64 * (1 + static_cast<uint32_t>(in.below(4))), 0};
   std::vector<tcp::SharedFd> connections;
   connections.emplace_back(std::move(sockets.ours));
-  tcp::Pairs pairs(2);  // a higher rank, which sends nothing back by this side's connections
-  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, std::vector<Fd>(), pairs);
+  // Of a higher rank, which sends nothing back by this side's connections.
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 2}, std::vector<Fd>());
   auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
   expect(static_cast<bool>(created), "there is memory for a few slots");
   tcp::RecvLink& link = *created.value();

@@ -104,8 +104,8 @@ TEST_CASE("tcp: a silence means a loss after many tries or three times the limit
 }
 
 TEST_CASE("tcp: a half that ends does not take the place of one that has come meanwhile") {
-  tcp::Pairs pairs(1);
-  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, std::vector<Fd>(), pairs);
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 1}, std::vector<Fd>());
+  tcp::Pairs& pairs = door.pairs();
   const tuttiLinkConfig config = Ask{};
   const auto make = [&] {
     int ends[2];

@@ -319,7 +319,7 @@ TEST_CASE("a peer whose memory may not be written: the error says so, with its r
   auto out = SendLink::create(hub, {key, HelloKind::kVerbs, 0, 1, to_hello_args(config)}, listener.value().contact,
                               addresses, config);
   REQUIRE(out);
-  LinkHalf& sender = *out.value();
+  auto& sender = static_cast<SendLink&>(*out.value());
   std::optional<Acceptor::Accepted> accepted;
   REQUIRE(until([&] {
     (void)sender.poll();

@@ -34,7 +34,6 @@ namespace tutti {
 namespace net {
 namespace {
 
-constexpr uint32_t kPollsPerLook = 256;
 constexpr int64_t kFirstNapNs = 20'000, kLongestNapNs = 1'000'000;
 constexpr size_t kPageBytes = 4096;
 constexpr char kReady = 'R';
@@ -54,30 +53,6 @@ struct Header {
   uint32_t unused[5];
 };
 static_assert(sizeof(Header) == 64);
-
-// The TCP connection beside a link.
-struct OutOfBand {
-  // Whether the peer has closed it, after a look. Costs a system call.
-  bool is_closed() {
-    closed = closed || !take_what_came(socket, &inbox);
-    return closed;
-  }
-  // True once there are so many bytes, which stay.
-  bool read(void* to, size_t bytes) {
-    is_closed();
-    if (inbox.size() < bytes) return false;
-    memcpy(to, inbox.data(), bytes);
-    return true;
-  }
-  template <class T>
-  void say(const T& what) {
-    (void)::send(socket.get(), &what, sizeof what, MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-
-  Fd socket;
-  bool closed = false;     // by the peer, as far as it is known
-  std::string inbox = {};  // all that has come
-};
 
 // A timer is all there is to wait for: it says that it is time to look, after ever longer times while nothing moves.
 class Nap {
@@ -102,7 +77,7 @@ class Half : public LinkHalf {
     if (region_ != nullptr) the_plugin->unpin(comm_, region_);
     if (comm_ != nullptr) (the_plugin->*close_)(comm_);
   }
-  void wait_end() override { polls_ = 0; }
+  void wait_end() override { look_out_.note_sleep(); }
 
  protected:
   // `close` is the plugin's function for comms of its direction.
@@ -129,12 +104,12 @@ class Half : public LinkHalf {
   }
   void*& request(uint64_t message) { return requests_[message % config_.slots]; }
 
-  // Whether the peer has gone. Costs a system call, so every so often.
-  bool is_gone() { return polls_++ % kPollsPerLook == 0 ? peer_.is_closed() : peer_.closed; }
+  // Whether the peer has gone, as far as it is known.
+  bool is_gone() { return look_out_.is_time() ? peer_.look() : peer_.closed; }
   void fail(const std::string& why) {
     if (failure_) return;
     const char* gone = "it closed the connection: its process ended or its communicator was destroyed";
-    const std::string text = format("net link with rank %d: %s", config_.peer, peer_.is_closed() ? gone : why.c_str());
+    const std::string text = format("net link with rank %d: %s", config_.peer, peer_.look() ? gone : why.c_str());
     failure_ = Error{Code::kRemoteError, text, config_.peer};
   }
   template <class T>
@@ -144,7 +119,7 @@ class Half : public LinkHalf {
   }
 
   tuttiLinkConfig config_;
-  OutOfBand peer_;
+  SideConnection peer_;
   Nap nap_;
   void* comm_ = nullptr;  // once connected
   uint64_t first_number_ = 0;
@@ -155,7 +130,7 @@ class Half : public LinkHalf {
   void (Plugin::*close_)(void*) const;
   std::unique_ptr<char, void (*)(void*)> memory_{nullptr, free};
   std::vector<void*> requests_;  // by slot
-  uint32_t polls_ = 0;
+  LookOut look_out_;
 };
 
 class SendLink final : public Half {
@@ -175,13 +150,13 @@ class SendLink final : public Half {
     return ready_;
   }
   void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
-  tuttiRoom acquire(const void*, uint32_t, tuttiPosting, void** at) override {
+  tuttiRoom acquire(const void*, uint32_t, tuttiPosting, void** at) {
     if (!ready_ || failure_) return TUTTI_NO_ROOM;
     if (is_full()) submit();
     *at = slot(published_) + 1;
     return is_full() ? TUTTI_NO_ROOM : TUTTI_SLOT;
   }
-  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override {
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
     if (data != nullptr) return 0;
     *slot(published_) = {tag, first_number_ + published_, bytes, {}};
     published_++;
@@ -206,9 +181,10 @@ class SendLink final : public Half {
                      take_connection(dialer_, &peer_.socket, config_.peer, "over TCP, to meet for net",
                                      " (which networks: TUTTI_SOCKET_IFNAME)"));
     if (!connected) return {};
+    peer_.look();
     if (!invitation_) {
       Invitation invitation;
-      if (!peer_.read(&invitation, sizeof invitation)) return {};
+      if (!peer_.take(&invitation)) return {};
       invitation_ = invitation;
     }
     if (comm_ == nullptr) {
@@ -218,8 +194,8 @@ class SendLink final : public Half {
       TUTTI_TRY(open(comm.value(), invitation_->first_number));
       peer_.say(kReady);
     }
-    char said[sizeof(Invitation) + sizeof kReady];
-    ready_ = peer_.read(said, sizeof said);
+    char said = 0;
+    ready_ = peer_.take(&said);
     return {};
   }
 
@@ -262,19 +238,19 @@ class RecvLink final : public Half {
     if (!failure_) {
       const bool closed = is_gone();
       pull();
-      uint64_t sent = 0;
-      if (closed && (!peer_.read(&sent, sizeof sent) || sent <= received_)) fail("");
+      peer_.take(&sent_);
+      if (closed && sent_ <= received_) fail("");
     }
     if (failure_ && received_ == released_) return *failure_;
     return true;
   }
-  bool peek(tuttiMessage* message) override {
+  bool peek(tuttiMessage* message) {
     if (released_ == received_) return false;
     const Header* header = slot(released_);
     *message = {header + 1, header->bytes, header->tag};
     return true;
   }
-  void release() override {
+  void release() {
     released_++;
     if (!failure_) keep_receives();
   }
@@ -308,15 +284,16 @@ class RecvLink final : public Half {
   }
 
   uint64_t posted_ = 0, received_ = 0, released_ = 0;
+  uint64_t sent_ = 0;  // as the sender says when it ends
 };
 
 }  // namespace
 
-class NetEndpoint {
+class NetEndpoint : public DiallingEndpoint {
  public:
   static Result<std::unique_ptr<NetEndpoint>> open(const tuttiEndpointConfig& config) {
     TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
-    return std::unique_ptr<NetEndpoint>(new NetEndpoint(config, key_of(config), std::move(listener)));
+    return std::unique_ptr<NetEndpoint>(new NetEndpoint(config, std::move(listener)));
   }
 
   std::string address() const {
@@ -336,17 +313,13 @@ class NetEndpoint {
     if (!contact)
       return Error{Code::kInvalidArgument,
                    format("this is not the address of a net endpoint of %s", the_plugin->name()), config.peer};
-    const Dialer::Call call{key_, HelloKind::kNet, rank_, config.peer, to_hello_args(config)};
-    return std::unique_ptr<LinkHalf>(new SendLink(device_, call, *contact, config));
+    return std::unique_ptr<LinkHalf>(new SendLink(device_, call_to(config), *contact, config));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
     while (auto accepted = acceptor_.next()) incoming_.push_back({std::move(*accepted), {}, 0});
     return first_link(incoming_, "net link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
-
-  void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
-  std::optional<Error> shortage() const { return acceptor_.shortage(); }
 
   Speed speed() const { return {the_plugin->latency_ns(device_), the_plugin->bytes_per_second(device_)}; }
 
@@ -366,13 +339,10 @@ class NetEndpoint {
   };
 
   // Ranks take a host's devices in turn.
-  NetEndpoint(const tuttiEndpointConfig& config, const Key& key, Listener listener)
-      : rank_(config.rank),
-        n_ranks_(config.n_ranks),
+  NetEndpoint(const tuttiEndpointConfig& config, Listener listener)
+      : DiallingEndpoint(config, HelloKind::kNet, std::move(listener.fds)),
         device_(config.rank % the_plugin->n_devices()),
-        key_(key),
-        contact_(std::move(listener.contact)),
-        acceptor_(std::move(listener.fds), key, HelloKind::kNet, config.rank) {}
+        contact_(std::move(listener.contact)) {}
 
   static std::optional<Contact> contact_of(std::string_view bytes) {
     ByteReader reader(bytes);
@@ -406,12 +376,8 @@ class NetEndpoint {
     return RecvLink::create(*config, std::move(incoming.fd), incoming.comm.release(), incoming.first_number);
   }
 
-  int rank_;
-  int n_ranks_;
   int device_;
-  Key key_;
   Contact contact_;
-  Acceptor acceptor_;
   std::list<Incoming> incoming_;
 };
 

@@ -124,12 +124,6 @@ void Connection::look() {
   }
 }
 
-Error Connection::gone() const {
-  return {Code::kRemoteError,
-          format("rank %d closed its shared-memory link: its process ended or its communicator was destroyed", peer_),
-          peer_};
-}
-
 bool Connection::describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at) {
   if (!local_) return ours_.describe(data, bytes, socket_.get(), where, at);
   *where = kAtAddress;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/shared_memory.h"
+#include "transports/adapter.h"
 #include "transports/shm/local_end.h"
 #include "transports/shm/segment.h"
 
@@ -93,12 +94,12 @@ class Connection {
     if (local_) local_->hush();
     look();
   }
-  // A failure shows in the socket only, and looking costs a system call, so poll looks every so often.
+  // For poll: a failure shows in the socket only.
   void look_sometimes() {
-    if (++polls_ % 256 == 0) look();
+    if (look_out_.is_time()) look();
   }
   bool is_gone() const { return gone_; }
-  Error gone() const;
+  Error gone() const { return closed_by(peer_, "shared-memory"); }
 
   // Whether the peer can get at this memory, which need not be there yet.
   bool may_describe(const void* data, uint32_t bytes) { return local_ || ours_.has(data, bytes, socket_.get()); }
@@ -111,7 +112,7 @@ class Connection {
  private:
   [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps) const;
 
-  uint32_t polls_ = 0;
+  LookOut look_out_;
   bool gone_ = false;
   int peer_;
   Fd socket_;

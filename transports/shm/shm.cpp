@@ -10,7 +10,7 @@
 namespace tutti {
 namespace shm {
 
-class ShmEndpoint {
+class ShmEndpoint : public DiallingEndpoint {
  public:
   static Result<std::unique_ptr<ShmEndpoint>> open(const tuttiEndpointConfig& config) {
     ShmAddress address{host_id(), {}};
@@ -18,7 +18,7 @@ class ShmEndpoint {
     random_bytes(&random, sizeof random);
     snprintf(address.name, sizeof address.name, "tutti-%016llx", static_cast<unsigned long long>(random));
     TUTTI_TRY_ASSIGN(Fd listen_fd, listen_unix_abstract(address.name));
-    return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config, key_of(config), address, std::move(listen_fd)));
+    return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config, address, std::move(listen_fd)));
   }
 
   std::string address() const { return {reinterpret_cast<const char*>(&address_), sizeof address_}; }
@@ -32,10 +32,9 @@ class ShmEndpoint {
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) {
     const std::optional<ShmAddress> peer = parse(peer_bytes);
     if (!peer) return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
-    const Dialer::Call call{key_, HelloKind::kShm, rank_, config.peer, to_hello_args(config)};
     const Address address = unix_abstract_address({peer->name, strnlen(peer->name, sizeof peer->name)});
     return std::unique_ptr<LinkHalf>(
-        new SendLink(call, address, config, exchange_of(config, Exchange::Side::kSend), bell()));
+        new SendLink(call_to(config), address, config, exchange_of(config, Exchange::Side::kSend), bell()));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
@@ -43,18 +42,12 @@ class ShmEndpoint {
     return first_link(incoming_, "link", [&](Acceptor::Accepted& incoming) { return take_in(incoming, config); });
   }
 
-  std::optional<Error> shortage() const { return acceptor_.shortage(); }
-
   // Of one core that copies.
   Speed speed() const { return {300, 10'000'000'000}; }
 
  private:
-  ShmEndpoint(const tuttiEndpointConfig& config, const Key& key, const ShmAddress& address, Fd listen_fd)
-      : rank_(config.rank),
-        n_ranks_(config.n_ranks),
-        key_(key),
-        address_(address),
-        acceptor_(std::move(listen_fd), key, HelloKind::kShm, config.rank) {}
+  ShmEndpoint(const tuttiEndpointConfig& config, const ShmAddress& address, Fd listen_fd)
+      : DiallingEndpoint(config, HelloKind::kShm, only(std::move(listen_fd))), address_(address) {}
 
   static std::optional<ShmAddress> parse(std::string_view bytes) {
     ShmAddress address;
@@ -91,11 +84,7 @@ class ShmEndpoint {
     return exchange;
   }
 
-  int rank_;
-  int n_ranks_;
-  Key key_;
   ShmAddress address_;
-  Acceptor acceptor_;
   std::map<std::pair<int32_t, uint32_t>, std::weak_ptr<Exchange>> exchanges_;  // by peer and channel
   std::weak_ptr<Bell> bell_;
   std::list<Acceptor::Accepted> incoming_;  // authenticated, the segment is on its way

@@ -63,8 +63,8 @@ class SendLink final : public ShmHalf {
   ~SendLink() override { SendLink::revoke(); }
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
-  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
-  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at);
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag);
   int push(const void* data, uint32_t bytes, const tuttiTag& tag);
   void revoke() override;
   bool wait_begin(tuttiWait* wait) override;
@@ -100,11 +100,11 @@ class RecvLink final : public ShmHalf {
  public:
   RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange, std::unique_ptr<LocalEnd> local);
   Result<bool> poll() override;
-  bool peek(tuttiMessage* message) override;
-  void release() override;
+  bool peek(tuttiMessage* message);
+  void release();
   const void* match(uint32_t bytes, const tuttiTag& tag);
   Result<const void*> read();
-  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override;
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required);
   void revoke() override;
   bool wait_begin(tuttiWait* wait) override;
 

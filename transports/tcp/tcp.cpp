@@ -10,11 +10,11 @@
 namespace tutti {
 namespace tcp {
 
-class TcpEndpoint {
+class TcpEndpoint : public Door {
  public:
   static Result<std::unique_ptr<TcpEndpoint>> open(const tuttiEndpointConfig& config) {
     TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
-    return std::unique_ptr<TcpEndpoint>(new TcpEndpoint(config, key_of(config), std::move(listener)));
+    return std::unique_ptr<TcpEndpoint>(new TcpEndpoint(config, std::move(listener)));
   }
 
   std::string address() const { return contact_.to_bytes(); }
@@ -32,30 +32,23 @@ class TcpEndpoint {
     const size_t fitting = std::max<size_t>(networks_between(*contact), config.connections);
     const size_t n_connections =
         asked_connections > 0 ? static_cast<size_t>(asked_connections) : std::min<size_t>(fitting, kMaxConnections);
-    const Dialer::Call call{key_, HelloKind::kTcp, rank_, config.peer, {}};
     TUTTI_TRY_ASSIGN(SlotRing<SendSlot> ring, SlotRing<SendSlot>::create(config));
-    return std::unique_ptr<LinkHalf>(new SendLink(call, *contact, config, static_cast<uint32_t>(n_connections),
-                                                  timeout_seconds, std::move(ring), pairs_));
+    return std::unique_ptr<LinkHalf>(new SendLink(call_to(config), *contact, config,
+                                                  static_cast<uint32_t>(n_connections), timeout_seconds,
+                                                  std::move(ring), pairs()));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
-    door_.look();
-    return door_.next(config);
+    look();
+    return next(config);
   }
-
-  void narrow(bool here, bool elsewhere) { door_.narrow(here, elsewhere); }
-  std::optional<Error> shortage() const { return door_.shortage(); }
 
   // Of a common network, with the speed of this host's fastest interface: the kernel does not tell what lies between.
   Speed speed() const { return {30'000, bytes_per_second_}; }
 
  private:
-  TcpEndpoint(const tuttiEndpointConfig& config, const Key& key, Listener listener)
-      : rank_(config.rank),
-        key_(key),
-        contact_(std::move(listener.contact)),
-        pairs_(config.rank),
-        door_(config, key, std::move(listener.fds), pairs_) {}
+  TcpEndpoint(const tuttiEndpointConfig& config, Listener listener)
+      : Door(config, std::move(listener.fds)), contact_(std::move(listener.contact)) {}
 
   // What the kernel says of interfaces that are no hardware is made up (a veth pair: 10 Gb/s).
   static uint64_t fastest_bytes_per_second() {
@@ -68,11 +61,7 @@ class TcpEndpoint {
     return static_cast<uint64_t>(fastest > 0 ? fastest : kUnknownMegabits) * 1'000'000 / 8;
   }
 
-  int rank_;
-  Key key_;
   Contact contact_;
-  Pairs pairs_;
-  Door door_;
   const uint64_t bytes_per_second_ = fastest_bytes_per_second();
 };
 

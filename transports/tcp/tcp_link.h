@@ -69,16 +69,15 @@ class WaitSet {
 };
 
 // What an endpoint's receiving ends share: connections come in by one door, also those that replace what broke.
-class Door {
+class Door : public DiallingEndpoint {
  public:
-  Door(const tuttiEndpointConfig& config, const Key& key, std::vector<Fd> listening, Pairs& pairs)
-      : n_ranks_(config.n_ranks), pairs_(pairs), acceptor_(std::move(listening), key, HelloKind::kTcp, config.rank) {}
+  Door(const tuttiEndpointConfig& config, std::vector<Fd> listening)
+      : DiallingEndpoint(config, HelloKind::kTcp, std::move(listening)), pairs_(config.rank) {}
   void look();
   // The next link whose connections are all there; null if there is none.
   std::unique_ptr<LinkHalf> next(tuttiLinkConfig* config);
   Pairs& pairs() { return pairs_; }
-  void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
-  std::optional<Error> shortage() const { return refusal_ ? refusal_ : acceptor_.shortage(); }
+  std::optional<Error> shortage() const { return refusal_ ? refusal_ : DiallingEndpoint::shortage(); }
 
  private:
   struct Incomplete {
@@ -93,23 +92,9 @@ class Door {
   Result<void> take_in(Acceptor::Accepted& incoming);
   Result<std::unique_ptr<LinkHalf>> make_link(Incomplete& incomplete);
 
-  int n_ranks_;
-  Pairs& pairs_;
-  Acceptor acceptor_;
+  Pairs pairs_;
   std::list<Incomplete> incomplete_;
   std::optional<Error> refusal_;  // why there is no place for a link that a peer takes to be there
-};
-
-// What only a system call can tell is asked for every so often, and after a sleep.
-class LookOut {
- public:
-  bool is_time() { return ++polls_ % kPollsPerLook == 0 || std::exchange(has_slept_, false); }
-  void note_sleep() { has_slept_ = true; }
-
- private:
-  static constexpr uint32_t kPollsPerLook = 256;
-  uint32_t polls_ = 0;
-  bool has_slept_ = false;
 };
 
 class SendLink final : public LinkHalf {
@@ -123,8 +108,8 @@ class SendLink final : public LinkHalf {
   void answer_by(const SharedFd& connection);
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override;
-  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
-  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override {
+  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at);
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
     queue_.publish(data, bytes, tag);
     if (!failure_) flush();
     return 1;
@@ -184,13 +169,13 @@ class RecvLink final : public LinkHalf {
   // In place of a connection that the sender has given up.
   Result<void> rejoin(size_t index, SharedFd connection);
   Result<bool> poll() override;
-  bool peek(tuttiMessage* message) override {
+  bool peek(tuttiMessage* message) {
     if (messages_.is_empty()) return false;
     *message = messages_.front();
     return true;
   }
-  void release() override { messages_.release(); }
-  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override {
+  void release() { messages_.release(); }
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
     if (ahead > 0 || required) return false;
     messages_.post(static_cast<char*>(to), bytes);
     return true;

@@ -8,8 +8,7 @@
 //   - It goes into its slot with its header, not where it was wished: a wish is only a hint. A place that is
 //     required stands, and is told once more.
 //   - Exposed memory is the user's again when the message is there, and not before the pair is closed at the sender.
-//   One
-//     that the device had reported as read but that is not there is lost; then the link fails.
+//     One that the device had reported as read but that is not there is lost; then the link fails.
 //   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that none of
 //     the old ones comes after it. Until then the connection beside the link tells of releases.
 // For all this both ends have to look at the link, which they do whenever they wait for any link of the endpoint.
@@ -18,10 +17,8 @@
 // connection beside the link; the receiver makes its half and answers, or says that it cannot. A write of no bytes then
 // proves that the network lets it through: a message would be stalled until all retries are over. The receiver uses its
 // half when the first message has come by it.
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "transports/verbs/link.h"
@@ -38,7 +35,7 @@ void Half::close_dropped() {
   if (!pairs_.take_drops()) return;
   read_socket();  // a peer that went is a better reason than what its going does to the queue pairs
   for (QueuePair& pair : pairs_)
-    if (pair.queue.is_open() && !pair.is_usable() && !failure_ && !closed_) close(pair);
+    if (pair.queue.is_open() && !pair.is_usable() && !failure_ && !side_.closed) close(pair);
 }
 
 void Half::close(QueuePair& pair) {
@@ -64,8 +61,7 @@ void Half::send_notice(Notice::What what, const QueuePair& pair, const std::stri
   notice.made = made;
   snprintf(notice.why, sizeof notice.why, "%s", why.c_str());
   fill(&notice);
-  if (::send(socket_.get(), &notice, sizeof notice, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof notice)
-    fail("its connection ignores a queue pair that has failed");
+  if (!side_.say(notice)) fail("its connection ignores a queue pair that has failed");
 }
 
 void Half::take_notice(const Notice& notice) {

@@ -1,7 +1,6 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "transports/verbs/link.h"
@@ -62,7 +61,7 @@ void Half::take(const ibv_wc& completion, size_t port) {
     if (completion.status != IBV_WC_REM_ACCESS_ERR) return pairs_.drop(*pair, why);
     // No other port would be let. But a peer that went is a better reason.
     read_socket();
-    if (!closed_) fail(queue.port().name() + ": " + why);
+    if (!side_.closed) fail(queue.port().name() + ": " + why);
     return;
   }
   if (!std::exchange(pair->is_proved, true))
@@ -100,9 +99,9 @@ void Half::look() {
 
 const Error* Half::tend() {
   if (!ready_) return nullptr;
-  if (!failure_ && !closed_) take_completions();
-  if (!failure_ && !closed_) look_at_own();
-  return failure_ && !closed_ ? &*failure_ : nullptr;
+  if (!failure_ && !side_.closed) take_completions();
+  if (!failure_ && !side_.closed) look_at_own();
+  return failure_ && !side_.closed ? &*failure_ : nullptr;
 }
 
 void Half::look_at_own() {
@@ -116,18 +115,13 @@ void Half::look_at_own() {
       pairs_.drop(pair, *trouble);
   }
   close_dropped();
-  if (!failure_ && !closed_) mend();
+  if (!failure_ && !side_.closed) mend();
 }
 
 void Half::read_socket() {
-  if (!closed_ && !take_what_came(socket_, &inbox_)) {
-    closed_ = true;
-    poll_completions();  // what arrived before
-  }
-  while (inbox_.size() >= sizeof(Notice) && !failure_) {
-    Notice notice;
-    memcpy(&notice, inbox_.data(), sizeof notice);
-    inbox_.erase(0, sizeof notice);
+  if (!side_.closed && side_.look()) poll_completions();  // what arrived before
+  Notice notice;
+  while (!failure_ && side_.take(&notice)) {
     notice.why[sizeof notice.why - 1] = '\0';
     take_notice(notice);
   }
@@ -145,12 +139,6 @@ void Half::wait_end() {
   for (const auto& port : hub_.ports)
     while (ibv_get_cq_event(port->channel(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
   if (ready_) look();
-}
-
-Error Half::gone() const {
-  return {Code::kRemoteError,
-          format("rank %d closed its verbs link: its process ended or its communicator was destroyed", config_.peer),
-          config_.peer};
 }
 
 void Half::fail(const std::string& why) {

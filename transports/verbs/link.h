@@ -49,21 +49,17 @@ class Half : public LinkHalf {
   virtual void on_made(QueuePair& pair, const QueueAddress& made) = 0;
   void look();
   void look_sometimes() {
-    if (++polls_ % kPollsPerLook == 0) look();
+    if (look_out_.is_time()) look();
   }
   void send_notice(Notice::What what, const QueuePair& pair, const std::string& why = "",
                    const QueueAddress& made = {});
   void fail(const std::string& why);
-  Error gone() const;
-
-  static constexpr uint32_t kPollsPerLook = 256;
+  Error gone() const { return closed_by(config_.peer, "verbs"); }
 
   Hub& hub_;
   tuttiLinkConfig config_;
-  Fd socket_;
-  std::string inbox_;    // what came by it
-  bool ready_ = false;   // connected: from here on the connection beside it brings Notices, or that the peer has gone
-  bool closed_ = false;  // by the peer
+  SideConnection side_;
+  bool ready_ = false;  // connected: from here on the connection beside it brings Notices, or that the peer has gone
   std::optional<Error> failure_;
   LinkMemory memory_;
   QueuePairs pairs_;  // in the end they go before the memory that they use
@@ -77,7 +73,7 @@ class Half : public LinkHalf {
   void close_dropped();
   void close(QueuePair& pair);
 
-  uint32_t polls_ = 0;
+  LookOut look_out_;
 };
 
 class SendLink final : public Half {
@@ -89,8 +85,8 @@ class SendLink final : public Half {
   void on_released(uint64_t released) override;
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
-  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
-  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at);
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag);
   void revoke() override;
   bool wait_begin(tuttiWait* wait) override;
 
@@ -168,15 +164,15 @@ class RecvLink final : public Half {
   // For a message the other way: what has been released, which its receiver is told by that.
   void pass_released(SlotHeader* header);
   Result<bool> poll() override;
-  bool peek(tuttiMessage* message) override;
-  void release() override;
-  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override;
+  bool peek(tuttiMessage* message);
+  void release();
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required);
   void revoke() override;
   bool wait_begin(tuttiWait* wait) override;
 
  private:
   RecvLink(Hub& hub, Fd socket, const tuttiLinkConfig& config) : Half(hub, config), messages_(config.slots) {
-    socket_ = std::move(socket);
+    side_.socket = std::move(socket);
   }
   Result<void> accept(const Offer& offer);
   Result<Queue> make_queue(const Route& route, const QueueAddress& peer);

@@ -1,8 +1,5 @@
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "transports/verbs/link.h"
 
@@ -29,8 +26,7 @@ Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tu
   } else {
     snprintf(answer.refusal, sizeof answer.refusal, "%s", accepted.error().message.c_str());
   }
-  if (::send(link->socket_.get(), &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer && accepted)
-    return system_error(format("answering rank %d", config.peer), errno);
+  if (!link->side_.say(answer) && accepted) return system_error(format("answering rank %d", config.peer), errno);
   if (!accepted) return std::move(accepted).error();
   return std::unique_ptr<LinkHalf>(std::move(link));
 }
@@ -54,7 +50,7 @@ Result<void> RecvLink::accept(const Offer& offer) {
   wish_pair_ = &pairs_[0];
   wishes_at_ = offer.wishes;
   sender_ = offer.sender;
-  return pairs_.watch(socket_.get(), "watching a connection");
+  return pairs_.watch(side_.socket.get(), "watching a connection");
 }
 
 Result<Queue> RecvLink::make_queue(const Route& route, const QueueAddress& peer) {
@@ -111,12 +107,13 @@ void RecvLink::on_arrival(uint32_t immediate, uint32_t bytes) {
 
 Result<bool> RecvLink::poll() {
   if (!ready_) {
-    std::string said;
-    if (!take_what_came(socket_, &said, sizeof kReady))
+    const bool closed = side_.look();
+    char said = 0;
+    ready_ = side_.take(&said);
+    if (!ready_ && closed)
       return Error{
           Code::kRemoteError,
           "it ended, or could not connect its queue pairs: then TUTTI_LOG=info says there what it uses instead"};
-    ready_ = !said.empty();
     if (!ready_) return false;
     hub_.receivers[{config_.peer, config_.channel}] = this;
   }
@@ -127,7 +124,7 @@ Result<bool> RecvLink::poll() {
   }
   // What arrived before a failure is still to be read.
   if (messages_.is_there()) return true;
-  if (closed_) return gone();
+  if (side_.closed) return gone();
   if (failure_) return *failure_;
   return true;
 }
@@ -175,7 +172,7 @@ void RecvLink::tell_releases() {
 void RecvLink::tell(const Wish& wish) {
   // First of all, for it may close that very queue pair.
   if (!failure_ && pairs_.size() > 0 && !wish_pair_->queue.has_room(1)) take_completions();
-  if (failure_ || closed_ || pairs_.size() == 0) return;
+  if (failure_ || side_.closed || pairs_.size() == 0) return;
   released_told_ = wish.released;
   if (pairs_.unsettled() > 0) return send_notice(Notice::kReleased, pairs_[0]);
   // The same as long as it goes: an old wish must not come where a new one is already.
@@ -225,7 +222,7 @@ void RecvLink::revoke() {
 bool RecvLink::wait_begin(tuttiWait* wait) {
   if (!failure_) tell_releases();
   *wait = {pairs_.fd(), POLLIN};
-  return arm() && !messages_.is_there() && !failure_ && !closed_;
+  return arm() && !messages_.is_there() && !failure_ && !side_.closed;
 }
 
 }  // namespace tutti::verbs

@@ -1,10 +1,8 @@
 #include <poll.h>
 #include <sched.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/handshake.h"
 #include "base/log.h"
@@ -70,8 +68,8 @@ SendLink::~SendLink() {
   for (QueuePair& pair : pairs_)
     if (pair.is_usable() && pair.queue.unsignalled() > 0 && !failure_) pair.queue.write_nothing(slots_at_);
   const Deadline limit = Deadline::after_seconds(kLongestDrainSeconds);
-  while (!failure_ && !closed_ && (pairs_.unsettled() > 0 || std::any_of(pairs_.begin(), pairs_.end(), is_under_way)) &&
-         !limit.passed()) {
+  while (!failure_ && !side_.closed &&
+         (pairs_.unsettled() > 0 || std::any_of(pairs_.begin(), pairs_.end(), is_under_way)) && !limit.passed()) {
     take_completions();
     look_sometimes();
     sched_yield();
@@ -89,14 +87,14 @@ Result<bool> SendLink::poll() {
     take_completions();
     look_sometimes();
   }
-  if (closed_) return gone();
+  if (side_.closed) return gone();
   if (failure_) return *failure_;
   return true;
 }
 
 Result<bool> SendLink::advance_connect() {
-  if (!socket_) {
-    TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "for a verbs link"));
+  if (!side_.socket) {
+    TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &side_.socket, config_.peer, "for a verbs link"));
     if (!connected) return false;
     Offer offer{};
     offer.sender = number_;
@@ -108,27 +106,24 @@ Result<bool> SendLink::advance_connect() {
     }
     for (size_t p = 0; p < hub_.ports.size(); p++) offer.ports[p] = hub_.ports[p]->address();
     // On a fresh connection there is always room for it.
-    if (::send(socket_.get(), &offer, sizeof offer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof offer)
-      return system_error(format("offering a verbs link to rank %d", config_.peer), errno);
+    if (!side_.say(offer)) return system_error(format("offering a verbs link to rank %d", config_.peer), errno);
   }
   TUTTI_TRY_ASSIGN(ready_, take_answer());
   return ready_;
 }
 
 Result<bool> SendLink::take_answer() {
-  if (!take_what_came(socket_, &inbox_, sizeof(Answer))) return gone();
-  if (inbox_.size() < sizeof(Answer)) return false;
+  side_.look();
   Answer answer;
-  memcpy(&answer, inbox_.data(), sizeof answer);
-  inbox_.clear();
+  if (!side_.take(&answer)) return side_.closed ? Result<bool>(gone()) : false;
   answer.refusal[sizeof answer.refusal - 1] = '\0';
   if (answer.n_queues != pairs_.size())
     return Error{Code::kRemoteError, format("rank %d does not accept a verbs link: %s", config_.peer, answer.refusal),
                  config_.peer};
   slots_at_ = answer.slots;
   for (size_t q = 0; q < pairs_.size(); q++) TUTTI_TRY(pairs_[q].queue.connect(answer.queues[q]));
-  TUTTI_TRY(pairs_.watch(socket_.get(), "watching a connection"));
-  if (::send(socket_.get(), &kReady, sizeof kReady, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof kReady) return gone();
+  TUTTI_TRY(pairs_.watch(side_.socket.get(), "watching a connection"));
+  if (!side_.say(kReady)) return gone();
   log(LogLevel::kInfo, "verbs link to rank %d through %s and %zu more queue pairs", config_.peer,
       pairs_[0].queue.port().name().c_str(), pairs_.size() - 1);
   return true;
@@ -259,12 +254,12 @@ void SendLink::revoke() {
 
 // What was released may come with a message the other way, and is not said again then.
 bool SendLink::wait_begin(tuttiWait* wait) {
-  if (!socket_) {
+  if (!side_.socket) {
     *wait = {dialer_.fd(), dialer_.events()};
     return !failure_ && dialer_.fd() >= 0;
   }
   if (!ready_) {
-    *wait = {socket_.get(), POLLIN};
+    *wait = {side_.socket.get(), POLLIN};
     return !failure_;
   }
   const uint64_t released = released_;
@@ -273,7 +268,8 @@ bool SendLink::wait_begin(tuttiWait* wait) {
   const auto back = hub_.receivers.find({config_.peer, config_.channel});
   const bool can_wake = arm() && (back == hub_.receivers.end() || back->second->arm());
   const uint32_t still = unsent();
-  return can_wake && !failure_ && !closed_ && released_ == released && still == waiting && (still > 0 || !is_due());
+  return can_wake && !failure_ && !side_.closed && released_ == released && still == waiting &&
+         (still > 0 || !is_due());
 }
 
 }  // namespace tutti::verbs

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace verbs {
 
-class VerbsEndpoint {
+class VerbsEndpoint : public DiallingEndpoint {
  public:
   static Result<std::unique_ptr<VerbsEndpoint>> open(const tuttiEndpointConfig& config) {
     // A plugin has a log of its own. Who opens an endpoint has checked the environment and warned of what is odd.
@@ -45,17 +45,13 @@ class VerbsEndpoint {
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) {
     const auto peer = Peer::from_bytes(peer_bytes);
     if (!peer) return Error{Code::kInvalidArgument, "this is not the address of a verbs endpoint", config.peer};
-    const Dialer::Call call{key_, HelloKind::kVerbs, rank_, config.peer, to_hello_args(config)};
-    return SendLink::create(hub_, call, peer->contact, peer->ports, config);
+    return SendLink::create(hub_, call_to(config), peer->contact, peer->ports, config);
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
     while (auto accepted = acceptor_.next()) incoming_.push_back({std::move(*accepted), {}});
     return first_link(incoming_, "verbs link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
-
-  void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
-  std::optional<Error> shortage() const { return acceptor_.shortage(); }
 
   Result<void> registers(const void* data, uint64_t bytes) { return hub_.user_memory.check(data, bytes); }
 
@@ -97,11 +93,8 @@ class VerbsEndpoint {
   };
 
   VerbsEndpoint(const tuttiEndpointConfig& config, Listener listener, Ports ports, uint64_t most_bytes, uint32_t queues)
-      : rank_(config.rank),
-        n_ranks_(config.n_ranks),
-        key_(key_of(config)),
+      : DiallingEndpoint(config, HelloKind::kVerbs, std::move(listener.fds)),
         contact_(std::move(listener.contact)),
-        acceptor_(std::move(listener.fds), key_, HelloKind::kVerbs, config.rank),
         hub_{std::move(ports), UserMemory(config, hub_.ports, most_bytes), queues} {}
 
   // Null while the offer has not come, or the sender is not ready.
@@ -119,11 +112,7 @@ class VerbsEndpoint {
     return is_ready ? std::move(incoming.link) : nullptr;
   }
 
-  int rank_;
-  int n_ranks_;
-  Key key_;
   Contact contact_;
-  Acceptor acceptor_;
   Hub hub_;
   std::list<Incoming> incoming_;
 };
