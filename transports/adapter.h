@@ -27,7 +27,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -119,24 +118,21 @@ inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const 
   return true;
 }
 
-// Appends to `inbox` what has come, so that it has `most` bytes at most. False when the other side has closed it.
-inline bool take_what_came(const Fd& socket, std::string* inbox, size_t most = SIZE_MAX) {
-  char some[512];
-  while (inbox->size() < most) {
-    const ssize_t n = ::recv(socket.get(), some, std::min(sizeof some, most - inbox->size()), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
-    if (n <= 0) return false;
-    inbox->append(some, static_cast<size_t>(n));
-  }
-  return true;
+// Before sleeping until it moves on.
+inline bool wait_for(const Dialer& dialer, tuttiWait* wait) {
+  *wait = {dialer.fd(), dialer.events()};
+  return wait->fd >= 0;
 }
 
 // The connection beside a link whose messages go another way: its ends meet there, and learn of each other's death.
 struct SideConnection {
   // A system call. True: the peer has closed it.
   bool look() {
-    closed = closed || !take_what_came(socket, &inbox);
-    return closed;
+    char some[512];
+    ssize_t n = 0;
+    while (!closed && (n = ::recv(socket.get(), some, sizeof some, MSG_DONTWAIT)) > 0)
+      inbox.append(some, static_cast<size_t>(n));
+    return closed = n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
   // The next that the peer has said; false as long as no look has found all of it.
   template <class T>

@@ -332,7 +332,7 @@ TEST_CASE("a peer whose memory may not be written: the error says so, with its r
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
   const Fd ours(ends[0]);
-  auto in = RecvLink::create(hub, Fd(ends[1]), Ask{0}, offer);
+  auto in = RecvLink::create(hub, {Fd(ends[1])}, Ask{0}, offer);
   REQUIRE(in);
   Answer answer;
   REQUIRE(recv_all(ours.get(), &answer, sizeof answer, Deadline::after_seconds(kPatienceSeconds)));

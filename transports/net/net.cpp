@@ -21,7 +21,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <list>
 #include <optional>
 #include <vector>
@@ -81,8 +80,8 @@ class Half : public LinkHalf {
 
  protected:
   // `close` is the plugin's function for comms of its direction.
-  Half(const tuttiLinkConfig& config, Fd socket, void (Plugin::*close)(void*) const)
-      : config_(config), peer_{std::move(socket)}, close_(close) {}
+  Half(const tuttiLinkConfig& config, SideConnection peer, void (Plugin::*close)(void*) const)
+      : config_(config), peer_(std::move(peer)), close_(close) {}
 
   // The comm is closed with the link, also if this fails.
   Result<void> open(void* comm, uint64_t first_number) {
@@ -136,7 +135,7 @@ class Half : public LinkHalf {
 class SendLink final : public Half {
  public:
   SendLink(int device, const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config)
-      : Half(config, Fd(), &Plugin::close_sender), device_(device), dialer_(call, peer) {}
+      : Half(config, {}, &Plugin::close_sender), device_(device), dialer_(call, peer) {}
   ~SendLink() override {
     if (region_ != nullptr) peer_.say(done_);
   }
@@ -164,10 +163,7 @@ class SendLink final : public Half {
     return 1;
   }
   bool wait_begin(tuttiWait* wait) override {
-    if (!peer_.socket) {
-      *wait = {dialer_.fd(), dialer_.events()};
-      return !failure_ && dialer_.fd() >= 0;
-    }
+    if (!peer_.socket) return !failure_ && wait_for(dialer_, wait);
     if (ready_ && !failure_) submit();
     return nap_.begin(wait) && !failure_ && (!ready_ || unsent() > 0);
   }
@@ -224,9 +220,9 @@ class SendLink final : public Half {
 class RecvLink final : public Half {
  public:
   // `comm` is its own from here on, whatever becomes of it.
-  static Result<std::unique_ptr<LinkHalf>> create(const tuttiLinkConfig& config, Fd socket, void* comm,
+  static Result<std::unique_ptr<LinkHalf>> create(const tuttiLinkConfig& config, SideConnection peer, void* comm,
                                                   uint64_t first_number) {
-    auto link = std::unique_ptr<RecvLink>(new RecvLink(config, std::move(socket)));
+    auto link = std::unique_ptr<RecvLink>(new RecvLink(config, std::move(peer)));
     TUTTI_TRY(link->open(comm, first_number));
     link->keep_receives();
     link->peer_.say(kReady);
@@ -260,7 +256,8 @@ class RecvLink final : public Half {
   }
 
  private:
-  RecvLink(const tuttiLinkConfig& config, Fd socket) : Half(config, std::move(socket), &Plugin::close_receiver) {}
+  RecvLink(const tuttiLinkConfig& config, SideConnection peer)
+      : Half(config, std::move(peer), &Plugin::close_receiver) {}
 
   void pull() {
     keep_receives();
@@ -317,7 +314,7 @@ class NetEndpoint : public DiallingEndpoint {
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
-    while (auto accepted = acceptor_.next()) incoming_.push_back({std::move(*accepted), {}, 0});
+    while (auto accepted = acceptor_.next()) incoming_.push_back({accepted->hello, {std::move(accepted->fd)}, {}, 0});
     return first_link(incoming_, "net link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
 
@@ -332,7 +329,9 @@ class NetEndpoint : public DiallingEndpoint {
     void operator()(void* comm) const { (the_plugin->*close)(comm); }
   };
   // Authenticated; the plugin has not accepted it, or the sender is not ready.
-  struct Incoming : Acceptor::Accepted {
+  struct Incoming {
+    Hello hello;
+    SideConnection side;
     std::unique_ptr<void, Closes<&Plugin::close_listener>> listener;
     uint64_t first_number;
     std::unique_ptr<void, Closes<& Plugin::close_receiver>> comm = nullptr;
@@ -357,7 +356,7 @@ class NetEndpoint : public DiallingEndpoint {
     incoming.first_number = invitation.first_number;
     TUTTI_TRY_ASSIGN(void* listener, the_plugin->listen(device_, &invitation.handle));
     incoming.listener.reset(listener);
-    if (::send(incoming.fd.get(), &invitation, sizeof invitation, MSG_NOSIGNAL) == sizeof invitation) return {};
+    if (incoming.side.say(invitation)) return {};
     return Error{Code::kRemoteError, "it did not take the invitation to connect"};
   }
 
@@ -369,11 +368,12 @@ class NetEndpoint : public DiallingEndpoint {
       TUTTI_TRY_ASSIGN(void* comm, the_plugin->accept(incoming.listener.get()));
       incoming.comm.reset(comm);
     }
-    char byte;
-    const ssize_t n = ::recv(incoming.fd.get(), &byte, 1, MSG_DONTWAIT | (incoming.comm ? 0 : MSG_PEEK));
-    if (n == 0) return Error{Code::kRemoteError, "it closed its connection before it was ready"};
-    if (n < 0 || !incoming.comm) return std::unique_ptr<LinkHalf>();
-    return RecvLink::create(*config, std::move(incoming.fd), incoming.comm.release(), incoming.first_number);
+    char said = 0;
+    const bool closed = incoming.side.look();
+    if (incoming.comm && incoming.side.take(&said))
+      return RecvLink::create(*config, std::move(incoming.side), incoming.comm.release(), incoming.first_number);
+    if (closed) return Error{Code::kRemoteError, "it closed its connection before it was ready"};
+    return std::unique_ptr<LinkHalf>();
   }
 
   int device_;

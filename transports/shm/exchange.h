@@ -5,7 +5,6 @@
 // because it sends more than it receives, takes the slot's own.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 
-#include "base/log.h"
 #include "transports/shm/shm_link.h"
 
 namespace tutti {

@@ -229,8 +229,8 @@ void SendLink::revoke() {
 
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!connection_.is_open()) {
-    *wait = socket_ ? tuttiWait{socket_.get(), POLLIN} : tuttiWait{dialer_.fd(), dialer_.events()};
-    return !failure_ && wait->fd >= 0;
+    *wait = {socket_.get(), POLLIN};
+    return !failure_ && (socket_ || wait_for(dialer_, wait));
   }
   fall_asleep(wait);
   // What was released since the caller looked may be what it waits for.

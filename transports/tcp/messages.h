@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -21,6 +21,15 @@ constexpr double kHopedForBytesPerSecond = 10e9;
 // because who looks seldom has not heard what came meanwhile.
 constexpr uint32_t kMostRedialLooks = kHandshakePatienceNs / kSilenceCheckNs;
 
+void set(int fd, int option, int value) {
+  setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
+}
+
+bool stays_on_host(int fd) {
+  const auto here = local_address(fd), there = peer_address(fd);
+  return here && there && (here->family() == AF_INET || here->family() == AF_INET6) && here->same_place(*there);
+}
+
 }  // namespace
 
 // Who has stopped reading is asked by probes, ever less often, and answers them. So a long silence alone says nothing.
@@ -42,19 +51,6 @@ uint64_t unacknowledged_bytes(int fd) {
   int bytes = 0;
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : UINT64_MAX;
 }
-
-namespace {
-
-void set(int fd, int option, int value) {
-  setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
-}
-
-bool stays_on_host(int fd) {
-  const auto here = local_address(fd), there = peer_address(fd);
-  return here && there && (here->family() == AF_INET || here->family() == AF_INET6) && here->same_place(*there);
-}
-
-}  // namespace
 
 void keep_queue_short(int fd) {
   set(fd, TCP_NOTSENT_LOWAT, 64 << 10);

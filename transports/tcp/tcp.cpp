@@ -1,10 +1,8 @@
 // The tcp endpoint.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "base/env.h"
-#include "base/log.h"
 #include "transports/tcp/tcp_link.h"
 
 namespace tutti {

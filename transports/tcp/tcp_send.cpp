@@ -200,9 +200,7 @@ void SendLink::confirm() {
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!is_ready()) {
     const auto pending = std::find_if(streams_.begin(), streams_.end(), [](const SendStream& s) { return !s.fd; });
-    const Dialer& dialer = pending->redialer.dialer();
-    *wait = {dialer.fd(), dialer.events()};
-    return !failure_ && dialer.fd() >= 0;
+    return !failure_ && wait_for(pending->redialer.dialer(), wait);
   }
   look_out_.note_sleep();
   const bool waits = unsent() > 0 || queue_.is_full();

@@ -38,7 +38,8 @@ class Half : public LinkHalf {
   bool arm();  // before sleeping; false if the completions cannot wake us
 
  protected:
-  Half(Hub& hub, const tuttiLinkConfig& config) : hub_(hub), config_(config) {}
+  Half(Hub& hub, SideConnection side, const tuttiLinkConfig& config)
+      : hub_(hub), config_(config), side_(std::move(side)) {}
   void take_completions();
   virtual void on_arrival(uint32_t immediate, uint32_t bytes) = 0;  // bytes: of the write that it came with
   virtual void on_read(uint32_t) {}  // the memory that was exposed for a slot's message is the user's again
@@ -102,7 +103,7 @@ class SendLink final : public Half {
   };
 
   SendLink(Hub& hub, const Dialer::Call& call, const Contact& contact, const tuttiLinkConfig& config)
-      : Half(hub, config), dialer_(call, contact), sent_(config.slots) {}
+      : Half(hub, {}, config), dialer_(call, contact), sent_(config.slots) {}
   Result<void> make_queues(const std::vector<PortAddress>& peer_ports);
   Result<bool> advance_connect();
   Result<bool> take_answer();
@@ -158,7 +159,7 @@ class ReorderBuffer {
 class RecvLink final : public Half {
  public:
   // Makes the queue pairs that the offer asks for, and answers.
-  static Result<std::unique_ptr<LinkHalf>> create(Hub& hub, Fd socket, const tuttiLinkConfig& config,
+  static Result<std::unique_ptr<LinkHalf>> create(Hub& hub, SideConnection side, const tuttiLinkConfig& config,
                                                   const Offer& offer);
   ~RecvLink() override;
   // For a message the other way: what has been released, which its receiver is told by that.
@@ -171,9 +172,8 @@ class RecvLink final : public Half {
   bool wait_begin(tuttiWait* wait) override;
 
  private:
-  RecvLink(Hub& hub, Fd socket, const tuttiLinkConfig& config) : Half(hub, config), messages_(config.slots) {
-    side_.socket = std::move(socket);
-  }
+  RecvLink(Hub& hub, SideConnection side, const tuttiLinkConfig& config)
+      : Half(hub, std::move(side), config), messages_(config.slots) {}
   Result<void> accept(const Offer& offer);
   Result<Queue> make_queue(const Route& route, const QueueAddress& peer);
   void on_arrival(uint32_t immediate, uint32_t bytes) override;

@@ -1,6 +1,5 @@
 #include "transports/verbs/port.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cerrno>
 
 #include "transports/verbs/link.h"
@@ -14,9 +13,9 @@ constexpr uint32_t kIdlePolls = 64;
 
 }  // namespace
 
-Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tuttiLinkConfig& config,
+Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, SideConnection side, const tuttiLinkConfig& config,
                                                    const Offer& offer) {
-  std::unique_ptr<RecvLink> link(new RecvLink(hub, std::move(socket), config));
+  std::unique_ptr<RecvLink> link(new RecvLink(hub, std::move(side), config));
   auto accepted = link->accept(offer);
   Answer answer{};
   if (accepted) {

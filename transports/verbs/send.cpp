@@ -254,10 +254,7 @@ void SendLink::revoke() {
 
 // What was released may come with a message the other way, and is not said again then.
 bool SendLink::wait_begin(tuttiWait* wait) {
-  if (!side_.socket) {
-    *wait = {dialer_.fd(), dialer_.events()};
-    return !failure_ && dialer_.fd() >= 0;
-  }
+  if (!side_.socket) return !failure_ && wait_for(dialer_, wait);
   if (!ready_) {
     *wait = {side_.socket.get(), POLLIN};
     return !failure_;

@@ -49,7 +49,7 @@ class VerbsEndpoint : public DiallingEndpoint {
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
-    while (auto accepted = acceptor_.next()) incoming_.push_back({std::move(*accepted), {}});
+    while (auto accepted = acceptor_.next()) incoming_.push_back({accepted->hello, {std::move(accepted->fd)}});
     return first_link(incoming_, "verbs link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
 
@@ -87,8 +87,9 @@ class VerbsEndpoint : public DiallingEndpoint {
   };
 
   // Authenticated; its offer is on its way, or that it is ready.
-  struct Incoming : Acceptor::Accepted {
-    std::string offer;
+  struct Incoming {
+    Hello hello;
+    SideConnection side;
     std::unique_ptr<LinkHalf> link = nullptr;
   };
 
@@ -101,12 +102,11 @@ class VerbsEndpoint : public DiallingEndpoint {
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     if (!incoming.link) {
-      if (!take_what_came(incoming.fd, &incoming.offer, sizeof(Offer)))
-        return Error{Code::kRemoteError, "it closed its connection before its offer came"};
-      if (incoming.offer.size() < sizeof(Offer)) return std::unique_ptr<LinkHalf>();
       Offer offer;
-      memcpy(&offer, incoming.offer.data(), sizeof offer);
-      TUTTI_TRY_ASSIGN(incoming.link, RecvLink::create(hub_, std::move(incoming.fd), *config, offer));
+      const bool closed = incoming.side.look(), has_come = incoming.side.take(&offer);
+      if (closed && !has_come) return Error{Code::kRemoteError, "it closed its connection before its offer came"};
+      if (!has_come) return std::unique_ptr<LinkHalf>();
+      TUTTI_TRY_ASSIGN(incoming.link, RecvLink::create(hub_, std::move(incoming.side), *config, offer));
     }
     TUTTI_TRY_ASSIGN(const bool is_ready, incoming.link->poll());
     return is_ready ? std::move(incoming.link) : nullptr;
