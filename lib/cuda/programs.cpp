@@ -180,6 +180,31 @@ RankMemory memory_of(size_t rank, const std::vector<Schedules>& kinds, const Lin
   return memory;
 }
 
+constexpr Collective kInterpreted[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                                       Collective::kBroadcast, Collective::kReduce};
+
+// Of what has a root there is a kind for each.
+int kinds_of(Collective collective, int n_ranks) {
+  return traits(collective).has_root ? n_ranks : 1;
+}
+
+Schedules schedules_of(Collective collective, Algo algo, int n_ranks, int root) {
+  constexpr uint32_t kLanes = 2;
+  Schedules schedules;
+  for (int r = 0; r < n_ranks; r++)
+    schedules.push_back(Planner(r, flat_layout(n_ranks), algo, false).schedule(collective, algo, root, kLanes));
+  return schedules;
+}
+
+constexpr int kMostStripes = 16;
+
+void describe(const Operation& operation, int n_ranks, ProgramCall* call) {
+  call->block_elems = operation.count;
+  call->dtype = operation.dtype;
+  call->op = operation.op;
+  call->divisor = divisor_of(operation, n_ranks);
+}
+
 }  // namespace
 
 SpreadPrograms::SpreadPrograms(Port& port, std::vector<Schedules> kinds, const ProgramShape& shape)
@@ -241,35 +266,6 @@ Result<std::unique_ptr<SpreadPrograms>> SpreadPrograms::together(Port& port, con
   TUTTI_TRY(made->load(0, made->own_, n_ranks));
   return made;
 }
-
-namespace {
-
-constexpr Collective kInterpreted[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
-                                       Collective::kBroadcast, Collective::kReduce};
-
-// Of what has a root there is a kind for each.
-int kinds_of(Collective collective, int n_ranks) {
-  return traits(collective).has_root ? n_ranks : 1;
-}
-
-Schedules schedules_of(Collective collective, Algo algo, int n_ranks, int root) {
-  constexpr uint32_t kLanes = 2;
-  Schedules schedules;
-  for (int r = 0; r < n_ranks; r++)
-    schedules.push_back(Planner(r, flat_layout(n_ranks), algo, false).schedule(collective, algo, root, kLanes));
-  return schedules;
-}
-
-constexpr int kMostStripes = 16;
-
-void describe(const Operation& operation, int n_ranks, ProgramCall* call) {
-  call->block_elems = operation.count;
-  call->dtype = operation.dtype;
-  call->op = operation.op;
-  call->divisor = divisor_of(operation, n_ranks);
-}
-
-}  // namespace
 
 bool interprets(const Operation& operation, Algo algo) {
   if (algo == Algo::kAuto || operation.unequal != nullptr || operation.op == RedOp::kPreMulSum) return false;
