@@ -101,6 +101,34 @@ class Training(unittest.TestCase):
                 self.assertTrue(all(bool(g.isfinite().all()) for g in run_hook(dist.group.WORLD)))
 
     @ranks.on(2)
+    def test_compiled(self, rank, n):
+        def run(group):
+            wrapped = DistributedDataParallel(model(False), process_group=group)
+            return train(torch.compile(wrapped, backend="aot_eager"), rank)
+
+        self.both(run)
+
+    @ranks.on(2)
+    def test_compiled_step(self, rank, n):
+        """The backward pass, and with it the hook, runs between compiled pieces."""
+        for use in (tutti_torch.use_registered_buckets, lambda m: m.register_comm_hook(None, tutti_torch.quantized_hook)):
+            wrapped = DistributedDataParallel(model(False))
+            use(wrapped)
+
+            @torch.compile(backend="aot_eager")
+            def step(x, wrapped=wrapped):
+                wrapped(x).square().mean().backward()
+
+            for number in range(STEPS):
+                wrapped.zero_grad()
+                step(batches(rank, number))
+            gradient = wrapped.module.first.weight.grad
+            self.assertTrue(bool(gradient.any()))
+            theirs = gradient.clone()
+            dist.broadcast(theirs, 0)
+            torch.testing.assert_close(gradient, theirs, rtol=0, atol=0)
+
+    @ranks.on(2)
     def test_powersgd(self, rank, n):
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 

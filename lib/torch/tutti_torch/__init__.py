@@ -22,6 +22,7 @@ def register() -> None:
 
 from .buckets import use_registered_buckets  # noqa: E402
 from .direct import all_reduce_  # noqa: E402
+from .eager import keep_eager  # noqa: E402
 from .errors import TuttiError  # noqa: E402
 from .process_group import TuttiProcessGroup  # noqa: E402
 from .quantized import QuantizedState, quantized_hook  # noqa: E402
@@ -37,3 +38,4 @@ __all__ = [
 ]
 
 register()
+keep_eager()

@@ -20,10 +20,10 @@ from .work import pending
 
 # Fewer than the library keeps.
 _MOST = 2048
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # What is no user's: torch, what is installed beside it, and Python's own.
 _FOREIGN = (
-    _HERE,
+    HERE,
     os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))) + os.sep,
     os.path.dirname(os.path.abspath(threading.__file__)) + os.sep,
     "<",

@@ -1,0 +1,20 @@
+"""torch.compile leaves the package as it is. Between two compiled pieces torch's C++ calls a group (DDP's reducer does), and
+torch.compile would trace what it finds there in Python, where other backends have C++, and fail."""
+from __future__ import annotations
+
+import sys
+
+from torch._C._dynamo import eval_frame
+
+from .places import HERE
+
+
+def keep_eager() -> None:
+    """Once all modules are there. What compiled code itself calls of the package (all_reduce_) is traced all the same."""
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for module in [module for name, module in sys.modules.items() if name.startswith(f"{__package__}.")]:
+        for value in list(vars(module).values()):
+            for function in vars(value).values() if isinstance(value, type) else (value,):
+                code = getattr(function, "__code__", None)
+                if code is not None and code.co_filename.startswith(HERE):
+                    eval_frame.set_code_exec_strategy(code, skip)
