@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from torch._C._dynamo import eval_frame
-
 from .places import HERE
 
 
 def keep_eager() -> None:
     """Once all modules are there. What compiled code itself calls of the package (all_reduce_) is traced all the same."""
-    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    try:
+        from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+    except ImportError:  # torch promises none of them: without, only compiled training is worse off
+        return
+    skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     for module in [module for name, module in sys.modules.items() if name.startswith(f"{__package__}.")]:
         for value in list(vars(module).values()):
             for function in vars(value).values() if isinstance(value, type) else (value,):
                 code = getattr(function, "__code__", None)
                 if code is not None and code.co_filename.startswith(HERE):
-                    eval_frame.set_code_exec_strategy(code, skip)
+                    set_code_exec_strategy(code, skip)
