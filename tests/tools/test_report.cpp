@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "beside.h"
 #include "buffer.h"
 #include "catch.h"
 #include "json.h"
@@ -312,7 +313,8 @@ TEST_CASE("the shipped models have as many tensors and parameters as published")
        {List{"resnet50", 161, 25557032}, List{"bert_base", 199, 109482240}, List{"llama_7b", 291, 6738415616}}) {
     std::vector<Tensor> tensors;
     INFO(list.name);
-    REQUIRE(static_cast<bool>(load_tensors(list.name, &tensors)));
+    const std::string path = tutti_test::beside_program(std::string("../../tools/perf/models/") + list.name + ".txt");
+    REQUIRE(static_cast<bool>(load_tensors(path, &tensors)));
     size_t sum = 0;
     std::vector<std::string> names;
     for (const Tensor& t : tensors) {
