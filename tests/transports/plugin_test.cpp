@@ -1,5 +1,4 @@
 // Plugins: what is loaded, in which order it stands, and what is said of what cannot be loaded.
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -16,14 +15,9 @@ namespace {
 const std::string g_unix_plugin = tutti_test::beside_program("unix_plugin.so");
 const std::string g_bad_plugin = tutti_test::beside_program("bad_plugin.so");
 
-// One for each version of NCCL's layout.
-std::string net_plugins() {
-  std::string all;
-  for (const char* name : {"net_plugin_v8.so", "net_plugin_v9.so", "net_plugin_v10.so", "net_plugin_v11.so"}) {
-    if (!all.empty()) all += ',';
-    all += tutti_test::beside_program(name);
-  }
-  return all;
+// Of a version of NCCL's layout, 8 to 11.
+std::string net_plugin(int version) {
+  return tutti_test::beside_program("net_plugin_v" + std::to_string(version) + ".so");
 }
 
 // TUTTI_TRANSPORT_PLUGIN for a while.
@@ -113,11 +107,8 @@ TEST_CASE("plugin: one with a table that does not fit is refused, and its own re
 }
 
 TEST_CASE("plugin: what one for NCCL says of its devices is understood in every version") {
-  const std::string all = net_plugins();
-  for (size_t at = 0; at < all.size();) {
-    const size_t end = std::min(all.find(',', at), all.size());
-    const std::string path = all.substr(at, end - at);
-    at = end + 1;
+  for (const int version : {8, 9, 10, 11}) {
+    const std::string path = net_plugin(version);
     INFO(path);
     Child child([&](Mailbox&) -> std::string {  // for a process has one at a time
       const Plugin plugin(path);
@@ -133,9 +124,8 @@ TEST_CASE("plugin: what one for NCCL says of its devices is understood in every 
 }
 
 TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is one at a time") {
-  const std::string all = net_plugins(), first = all.substr(0, all.find(','));
   {
-    const Plugin plugin(first);
+    const Plugin plugin(net_plugin(8));
     const auto found = find_transports("net");
     REQUIRE(found);
     const tuttiEndpointInfo info = open_endpoint(found.value()[0], 1).value().info();
@@ -164,22 +154,21 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
       return !take(b.value(), &in) && open_descriptors() == before;
     }));
   }
+  const std::string all = net_plugin(8) + "," + net_plugin(9) + "," + net_plugin(10) + "," + net_plugin(11);
   CHECK(contains(refusal(all), "Made up is already loaded"));
 }
 
 TEST_CASE("plugin: one for NCCL without devices, or with one that cannot send host memory, is refused") {
-  const std::string all = net_plugins(), last = all.substr(all.rfind(',') + 1);
   const auto without = [&](const char* what) {
     const Setting lacks("NET_PLUGIN_LACKS", what);
-    return refusal(last);
+    return refusal(net_plugin(11));
   };
   CHECK(contains(without("devices"), "Made up finds no device on this machine"));
   CHECK(contains(without("host memory"), "Made up cannot send host memory"));
 }
 
 TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") {
-  const std::string both = net_plugins();
-  const Plugin plugin(both.substr(0, both.find(',')));
+  const Plugin plugin(net_plugin(8));
   const auto found = find_transports("net");
   REQUIRE(found);
   for (const char* who : {"sender", "receiver"}) {
@@ -205,8 +194,7 @@ TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") 
 }
 
 TEST_CASE("plugin: what is no message of a net link ends it") {
-  const std::string all = net_plugins();
-  const Plugin plugin(all.substr(0, all.find(',')));
+  const Plugin plugin(net_plugin(8));
   const auto found = find_transports("net");
   REQUIRE(found);
   for (const char* byte : {"32", "40"}) {  // behind the tag: its number, its length
