@@ -7,8 +7,8 @@ namespace {
 
 Cost linear_cost(const Workload& b) {
   const double whole = b.messages_for(b.bytes, 1);
-  // Where ranks share CPUs, the first has its turn once all others had theirs: 4 ranks on 2 CPUs take 4.7 us for 4 KiB,
-  // of which one turn fewer left 3.7, and one shot takes 3.9.
+  // The first rank goes on once all others had their turn: 4 ranks on 2 CPUs take 4.7 us for 4 KiB, where one hop fewer
+  // predicts 3.7, and one shot takes 3.9.
   const double until_all_sent = b.shares_memory ? 2 : waits_for_all(b);
   Cost e = b.hops((1 + until_all_sent) * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
   const double moved = b.moves_of_sum() * b.others() * b.bytes;

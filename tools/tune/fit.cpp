@@ -71,6 +71,13 @@ const Sample* find(const Measured& measured, Algo algo) {
   return found == measured.end() ? nullptr : *found;
 }
 
+// Elsewhere than in shared memory the one fixed order is the planner's choice, too.
+bool gives_promised_result(const Sample& sample, std::span<const Candidate> candidates) {
+  const auto is_it = [&](const Candidate& c) { return own_algo(sample.collective, c.algo) == sample.algo; };
+  return !sample.facts.all_share_memory() || candidates.size() == 1 ||
+         std::any_of(candidates.begin(), candidates.end(), is_it);
+}
+
 }  // namespace
 
 Prices fit(std::span<const Sample> samples, const Prices& guess, std::vector<std::string>* fitted) {
@@ -103,16 +110,10 @@ std::vector<Point> judge(std::span<const Sample> samples, const Prices& prices) 
     const Sample* chosen = find(measured, algo);
     if (chosen == nullptr) chosen = find(measured, own_algo(any.collective, algo));
     if (chosen == nullptr) continue;
-    // Elsewhere than in shared memory the one fixed order is the planner's choice, too.
-    const bool any_order = !any.facts.all_share_memory() || candidates.size() == 1;
-    const auto is_promised = [&](const Sample* s) {
-      const auto is_it = [&](const Candidate& c) { return own_algo(s->collective, c.algo) == s->algo; };
-      return any_order || std::any_of(candidates.begin(), candidates.end(), is_it);
-    };
     double best_ns = chosen->ns, any_order_ns = chosen->ns;
     for (const Sample* s : measured) {
       any_order_ns = std::min(any_order_ns, s->ns);
-      if (is_promised(s)) best_ns = std::min(best_ns, s->ns);
+      if (gives_promised_result(*s, candidates)) best_ns = std::min(best_ns, s->ns);
     }
     const RankCost cost = rank_cost_of(any.collective, chosen->algo, any.bytes, any.facts);
     points.push_back({*chosen, best_ns, any_order_ns, price_ns(cost, any.facts, prices)});
