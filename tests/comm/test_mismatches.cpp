@@ -72,23 +72,17 @@ std::string text_of(const Args& args, int n) {
 // Elements of either type, in four bytes.
 class Elems {
  public:
-  Elems(size_t size, tuttiDataType_t type) : bytes_(size * 4 + 4), type_(type) {}
-  void* data() { return bytes_.data(); }
-  void put(size_t i, int value) {
-    const uint32_t word = word_of(value);
-    memcpy(&bytes_[4 * i], &word, 4);
-  }
-  bool has(size_t i, int value) const {
-    const uint32_t want = word_of(value);
-    return memcmp(&bytes_[4 * i], &want, 4) == 0;
-  }
+  Elems(size_t size, tuttiDataType_t type) : words_(size + 1), type_(type) {}
+  void* data() { return words_.data(); }
+  void put(size_t i, int value) { words_[i] = word_of(value); }
+  bool has(size_t i, int value) const { return words_[i] == word_of(value); }
 
  private:
   uint32_t word_of(int value) const {
     return type_ == tuttiInt32 ? static_cast<uint32_t>(value) : std::bit_cast<uint32_t>(static_cast<float>(value));
   }
 
-  std::vector<char> bytes_;
+  std::vector<uint32_t> words_;
   tuttiDataType_t type_;
 };
 
@@ -262,7 +256,8 @@ TEST_CASE("one rank has other blocks, with the same elements in all or not", "[w
   const What what = GENERATE(What::kAllGatherv, What::kReduceScatterv);
   // Small ones are copied, large ones exposed and sent in several messages.
   const size_t scale = GENERATE(1, kSanitized ? 9'000 : 12'000);
-  if (kSanitized && (setting.n == 2 || scale == 1)) return;
+  const bool is_usual = *setting.algo == 'r' || *setting.algo == 0;
+  if (kSanitized && (setting.n == 2 || scale == 1 || !is_usual)) return;
   Args usual{.what = what};
   for (int r = 0; r < kMostRanks; r++) {
     usual.counts[static_cast<size_t>(r)] *= scale;
