@@ -109,6 +109,16 @@ moves() {
   [ $status = 0 ] && [ -n "$note" ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
 }
 
+# The broken wire's ports are up, so it is tried again and again, which may stop a rank for a second each time: therefore
+# ever more seldom.
+tries_seldom() {
+  local tries
+  moves "$@" || return 1
+  tries=$(cat "$out".[01] | grep -c "it cannot be reached again\|Its messages take")
+  note="$tries times, $note"
+  [ "$tries" -le 80 ]
+}
+
 # until_true SECONDS COMMAND...
 until_true() {
   local i
@@ -187,6 +197,6 @@ check "two wires" job 2 -- all_reduce -b 64K -e 16M -f 16 -n 1
 check "two wires, one is cut and mended, twice" mends 40
 check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 30 -c 1
 ip link set v1 up
-check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" -- all_reduce -b 4M -e 4M -n 30 -c 1 -R 1
+check "two wires, nothing arrives by one, registered memory" tries_seldom "tc qdisc add dev v1 root netem loss 100%" TUTTI_LOG=info -- all_reduce -b 4M -e 4M -n 30 -c 1 -R 1
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -70,10 +70,10 @@ void Half::take_notice(const Notice& notice) {
   QueuePair& pair = pairs_[notice.queue];
   if (notice.what == Notice::kMade) return on_made(pair, notice.made);
   if (pair.notice) {
-    if (std::exchange(pair.next, nullptr))
-      log(LogLevel::kInfo, "verbs link with rank %d: it cannot be reached again through %s: %s", config_.peer,
-          pair.queue.port().name().c_str(), notice.why);
-    return;
+    if (!std::exchange(pair.next, nullptr)) return;
+    pair.pause();
+    return log(LogLevel::kInfo, "verbs link with rank %d: it cannot be reached again through %s: %s", config_.peer,
+               pair.queue.port().name().c_str(), notice.why);
   }
   pair.notice = notice;
   if (pair.queue.is_open())

@@ -8,16 +8,19 @@
 namespace tutti::verbs {
 namespace {
 
-// From one attempt to mend a queue pair to the next. One that is proved by a few bytes may still stall what it is given
-// until all retries are over, so it has to last, or the pauses grow.
+// From one attempt to mend a queue pair to the next. The pauses grow until one has lasted: what is proved by a few
+// bytes may still stall what it is given until all retries are over, and where the other port is not found any more,
+// the kernel looks for it for a second, in which this rank does nothing else.
 constexpr int64_t kFirstPauseNs = 500'000'000, kLongestPauseNs = 60'000'000'000;
 
 }  // namespace
 
 bool QueuePair::is_time_to_mend() {
   if (next || queue.is_open() || !notice || now_ns() < mend_ns) return false;
-  mend_ns = now_ns() + pause_ns;
-  return queue.port().down_because().empty();
+  const bool is_up = queue.port().down_because().empty();
+  if (is_up) pause_ns = std::min(2 * pause_ns, kLongestPauseNs);
+  pause();
+  return is_up;
 }
 
 void QueuePair::replace(Queue made) {
@@ -79,10 +82,8 @@ void QueuePairs::close(QueuePair& pair) {
 bool QueuePairs::settle(QueuePair& pair) {
   if (!pair.notice) return false;
   unsettled_--;
-  const int64_t now = now_ns();
-  if (now - pair.made_ns > kLongestPauseNs) pair.pause_ns = 0;
-  pair.pause_ns = std::clamp(2 * pair.pause_ns, kFirstPauseNs, kLongestPauseNs);
-  pair.mend_ns = now + pair.pause_ns;
+  if (pair.pause_ns == 0 || now_ns() - pair.made_ns > kLongestPauseNs) pair.pause_ns = kFirstPauseNs;
+  pair.pause();
   return true;
 }
 

@@ -26,6 +26,7 @@ struct QueuePair {
 
   bool is_usable() const { return queue.is_open() && why.empty(); }
   bool is_time_to_mend();  // once after each pause
+  void pause() { mend_ns = now_ns() + pause_ns; }
   void replace(Queue made);
 };
 
