@@ -75,11 +75,11 @@ TUTTI_API tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags);
  * the size of `comm` on, below nRanks. uniqueId is from tuttiGetUniqueId, once for each call: all new ranks give it,
  * and one rank of `comm` at least, the others NULL or the same. `comm` stays as it is, and is used to pass the id on,
  * in the order of its operations; it has to work: after a loss tuttiCommShrink comes first. Blocks until the new group
- * has formed, at most the limit for creation; config as for tuttiCommSplit, for new ranks as for
- * tuttiCommInitRankConfig, also for config.blocking = 0. Errors: tuttiInvalidArgument (newcomm is NULL, nRanks is less
- * than `comm` has, rank does not fit, a new rank without uniqueId, not a live communicator, config), tuttiInvalidUsage
- * (no rank of `comm` gave uniqueId, or they gave different ones), and those of tuttiAllGather and
- * tuttiCommInitRankConfig. */
+ * has formed, at most the limit for creation; new ranks are told if `comm` fails before. config as for tuttiCommSplit,
+ * for new ranks as for tuttiCommInitRankConfig, also for config.blocking = 0. Errors: tuttiInvalidArgument (newcomm is
+ * NULL, nRanks is less than `comm` has, rank does not fit, a new rank without uniqueId, not a live communicator,
+ * config), tuttiInvalidUsage (no rank of `comm` gave uniqueId, or they gave different ones), and those of
+ * tuttiAllGather and tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId* uniqueId, int rank,
                                       tuttiComm_t* newcomm, const tuttiConfig_t* config);
 

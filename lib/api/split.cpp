@@ -205,11 +205,15 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
     return invalid_argument(format("rank=%d: ranks of comm keep their number, %d here: give that, or -1", rank, me));
   return create_from(from, newcomm, [=](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
     const int64_t called_ns = now_ns();
-    TUTTI_TRY_ASSIGN(const UniqueId agreed, agree_on_id(from->comm, from->tickets[0], id));
+    const auto agreed = agree_on_id(from->comm, from->tickets[0], id);
+    if (!agreed && is_given(id)) call_off(id, me, n_ranks, from->config.options, agreed.error());
+    if (!agreed) return agreed.error();
     // The limit is for the meeting, not for the turn, or for who comes late to the agreement.
     return from->make(
         deadline.but_from(called_ns),
-        [&](const Deadline& until) { return Communicator::create(agreed, me, n_ranks, from->config.options, until); },
+        [&](const Deadline& until) {
+          return Communicator::create(agreed.value(), me, n_ranks, from->config.options, until);
+        },
         ranks_below(old_ranks));
   });
 }

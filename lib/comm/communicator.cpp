@@ -7,6 +7,12 @@
 
 namespace tutti {
 
+void call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Error& why) {
+  constexpr double kLimitSeconds = 5;
+  auto bootstrap = Bootstrap::join(id, rank, n_ranks, Deadline::after_seconds(kLimitSeconds), options.encrypt);
+  if (bootstrap) (void)bootstrap.value().conclude(why);
+}
+
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
                                                            const CommOptions& options, Deadline deadline,
                                                            const UniqueId* other) {

@@ -323,3 +323,50 @@ TEST_CASE("a rank that dies on its way to a new group is named soon, not after t
     CHECK(outcomes[static_cast<size_t>(rank)].wrong == 0);
   }
 }
+
+TEST_CASE("who waits to join a group is told when that loses a rank and cannot grow", "[processes]") {
+  struct Told {
+    std::atomic<int> has_id{0};
+    tuttiUniqueId id;
+    tuttiResult_t code;
+    double seconds;
+    char why[512];
+  };
+  auto* const told = shared_between_processes<Told>();
+  wait_for_one_thread();
+  const pid_t newcomer = fork();
+  if (newcomer == 0) {
+    alarm(kSanitized ? 300 : 60);
+    while (told->has_id == 0) usleep(1000);
+    tuttiComm_t comm = nullptr;
+    const double begin = now_seconds();
+    told->code = tuttiCommGrow(nullptr, 3, &told->id, 2, &comm, nullptr);
+    told->seconds = now_seconds() - begin;
+    snprintf(told->why, sizeof told->why, "%s", tuttiGetLastError(nullptr));
+    _exit(0);
+  }
+  Processes group(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank == 1) {
+      while (told->has_id == 0) usleep(1000);
+      usleep(300'000);  // most often the newcomer waits by then
+      raise(SIGKILL);
+    }
+    outcome.take(tuttiGetUniqueId(&told->id));
+    told->has_id = 1;
+    tuttiComm_t made = nullptr;
+    outcome.wrong += tuttiCommGrow(comm, 3, &told->id, -1, &made, nullptr) != tuttiRemoteError;
+    outcome.wrong += !contains(tuttiGetLastError(nullptr), "rank 1 (");
+    outcome.take(tuttiCommAbort(comm));
+  });
+  const Outcome outcome = group.wait()[0];
+  INFO(outcome.message);
+  CHECK(outcome.code == tuttiSuccess);
+  CHECK(outcome.wrong == 0);
+  int status = 0;
+  waitpid(newcomer, &status, 0);
+  CHECK(status == 0);
+  INFO(told->why);
+  CHECK(told->code == tuttiRemoteError);
+  CHECK(contains(told->why, "rank 1 ("));
+  CHECK(told->seconds < 30);  // the limit for creations is 60
+}
