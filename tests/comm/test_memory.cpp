@@ -8,8 +8,8 @@ using namespace tutti_test;
 
 namespace {
 
-constexpr size_t kCount = 300001;    // some chunks, and an odd end
-constexpr size_t kFewCopied = 8203;  // copied beforehand where it cannot be exposed
+constexpr size_t kCount = kSanitized ? 100001 : 300001;  // some chunks, and an odd end
+constexpr size_t kFewCopied = 8203;                      // copied beforehand where it cannot be exposed
 
 // A buffer for kCount + 1 integers, by one of the ways there are.
 struct Buffer {

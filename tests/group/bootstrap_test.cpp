@@ -14,6 +14,7 @@
 #include "group/bootstrap_root.h"
 #include "group/bootstrap_wire.h"
 #include "ranks.h"
+#include "sanitized.h"
 
 using namespace tutti;
 using namespace tutti::test;
@@ -104,9 +105,10 @@ TEST_CASE("ranks that come long before the root reach it through their host's re
   for (const std::string& way : ways) CHECK(way == "a relay");
 }
 
-// More than the root takes in at a time, while it is busy with those that are in.
+// More than the root takes in at a time (256), while it is busy with those that are in. Each hears of each: a thousand
+// took 28 s of CPU time under ThreadSanitizer, more than half of all these tests.
 TEST_CASE("a thousand ranks that come at once all meet") {
-  constexpr int kRanks = 1024;
+  constexpr int kRanks = kSanitized ? 384 : 1024;
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit before = limit;
