@@ -161,7 +161,7 @@ TEST_CASE("collectives move and reduce the right blocks", "[long]") {
 }
 
 // Of the second of its kind on, all that does not change is taken over from the one before.
-TEST_CASE("small operations that repeat give the right data in whatever memory") {
+TEST_CASE("small operations that repeat give the right data in whatever memory", "[long]") {
   const char* transport = GENERATE("shm", "tcp");
   const char* algo = GENERATE("oneshot", "direct", "tree", "circulant", "doubling", "linear");
   const int n = GENERATE(1, 2, 3, 5);

@@ -104,7 +104,7 @@ void check_products(tuttiDataType_t type, const tuttiConfig_t* config) {
 
 }  // namespace
 
-TEST_CASE("each rank's input is multiplied by that rank's scalar") {
+TEST_CASE("each rank's input is multiplied by that rank's scalar", "[long]") {
   const char* algo = GENERATE("ring", "tree", "");
   const int deterministic = GENERATE(0, 1);
   INFO("algo=" << algo << ", deterministic=" << deterministic);

@@ -86,7 +86,7 @@ TEST_CASE("all-reduce gives the right values for every type and operator") {
   }));
 }
 
-TEST_CASE("all-reduce and broadcast of many sizes, over many ranks") {
+TEST_CASE("all-reduce and broadcast of many sizes, over many ranks", "[long]") {
   const char* algo = GENERATE("ring", "tree");
   const int n = GENERATE(3, 5, 8, 16);
   if (kSanitized && (n == 5 || n == 16)) return;

@@ -141,7 +141,7 @@ TEST_CASE("deterministic sums have the same bits whatever the transport, the slo
   require_success(outcomes);
 }
 
-TEST_CASE("splits of one communicator in one group keep the order of calls") {
+TEST_CASE("splits of one communicator in one group keep the order of calls", "[long]") {
   constexpr int n = 4;
   require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     for (int i = 0; i < 100; i++) {
