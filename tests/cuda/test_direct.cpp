@@ -272,7 +272,7 @@ TEST_CASE("a graph of messages by a network is replayed after others have needed
   const Network network("1");
   require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     std::vector<int32_t> out(1000, r), in(1000, -1);
-    // In and out: more than the first room.
+    // In and out: more than the first room, but where the network is an emulated one.
     std::vector<char> much(real_plugin() != nullptr ? 40'000 : 40 << 20, 'x'), as_much(much.size());
     GpuStream stream(port);
     const auto swap = [&](const void* from, void* to, size_t bytes) {
