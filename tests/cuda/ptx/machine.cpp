@@ -34,6 +34,19 @@ bool Ranges::contain(uint64_t at, uint64_t bytes) {
 
 // ---- a warp
 
+// Mostly all are alike, which needs no look at each.
+static uint32_t lanes_where(const uint32_t* predicate) {
+  uint32_t any = 0, all = ~0u;
+  for (uint32_t lane = 0; lane < kLanes; lane++) {
+    any |= predicate[lane];
+    all &= predicate[lane];
+  }
+  if (any == 0 || all != 0) return any == 0 ? 0 : ~0u;
+  uint32_t chosen = 0;
+  for (uint32_t lane = 0; lane < kLanes; lane++) chosen |= uint32_t{predicate[lane] != 0} << lane;
+  return chosen;
+}
+
 void Warp::fail(const Instruction& i, const std::string& what) const {
   std::string& fault = block->grid->fault;
   if (!fault.empty()) return;
@@ -91,11 +104,8 @@ uint32_t Warp::run_group(uint32_t left, Group group) {
     kernel->was_run[at].store(1, std::memory_order_relaxed);
     lanes = group.lanes;
     if (i.is_guarded) {
-      const uint32_t* const guard = row<uint32_t>(i.guard);
-      uint32_t chosen = 0;
-      for (uint32_t lane = 0; lane < kLanes; lane++)
-        chosen |= static_cast<uint32_t>((guard[lane] != 0) != i.guard_negated) << lane;
-      lanes &= chosen;
+      const uint32_t chosen = lanes_where(row<uint32_t>(i.guard));
+      lanes &= i.guard_negated ? ~chosen : chosen;
     }
     if (i.kind == Kind::kPlain || i.kind == Kind::kShuffle) {
       if (lanes != 0) i.run(*this, i);
