@@ -66,9 +66,19 @@ class Reader {
   Reader(std::string_view text, const std::string& file) : text_(text), file_(file) {}
 
   Result<Element> document() {
-    Element all;
-    TUTTI_TRY(read_inside(&all, 0));
-    if (all.inner.size() == 1 && all.inner[0].name == "system") return std::move(all.inner[0]);
+    while ((at_ = std::min(text_.find('<', at_), text_.size())) < text_.size()) {
+      if (text_.substr(at_).starts_with("<!--")) {
+        at_ = text_.find("-->", at_);
+        continue;
+      }
+      const size_t close = text_.find('>', at_);
+      if (close == text_.npos) return wrong("a '<' has no '>'");
+      TUTTI_TRY(take(text_.substr(at_ + 1, close - at_ - 1)));
+      at_ = close + 1;
+    }
+    if (open_.size() > 1) return wrong("the file ends within " + open_.back().name);
+    std::vector<Element>& all = open_[0].inner;
+    if (all.size() == 1 && all[0].name == "system") return std::move(all[0]);
     return wrong("it has no element system, so it is not a topology file of NCCL's");
   }
 
@@ -77,39 +87,26 @@ class Reader {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n');
     return {Code::kInvalidUsage, format("%s, line %d: %s", file_.c_str(), static_cast<int>(line), what.c_str())};
   }
-  // To the end of the element that is open.
-  Result<void> read_inside(Element* element, int depth) {
-    constexpr int kDeepest = 64;
-    if (depth > kDeepest) return wrong("elements are nested deeper than machines are");
-    while (true) {
-      const size_t open = std::min(text_.find('<', at_), text_.size());
-      at_ = open;
-      if (open == text_.size()) {
-        if (depth == 0) return {};
-        return wrong("the file ends within " + element->name);
-      }
-      if (text_.substr(open, 4) == "<!--") {
-        at_ = std::min(text_.find("-->", open), text_.size());
-        continue;
-      }
-      const size_t close = text_.find('>', open);
-      if (close == text_.npos) return wrong("a '<' has no '>'");
-      const std::string_view tag = text_.substr(open + 1, close - open - 1);
-      if (tag.substr(0, 1) == "/") {
-        if (depth == 0 || tag.substr(1) != element->name)
-          return wrong("</" + std::string(tag.substr(1)) + "> ends no element; open is '" + element->name + "'");
-        at_ = close + 1;
-        return {};
-      }
-      at_ = close + 1;
-      if (tag.substr(0, 1) == "?" || tag.substr(0, 1) == "!") continue;
-      TUTTI_TRY(read_element(tag, element, depth));
+  Result<void> take(std::string_view tag) {
+    constexpr size_t kDeepest = 64;
+    if (tag.starts_with('?') || tag.starts_with('!')) return {};
+    const bool ends = tag.starts_with('/'), is_empty = tag.ends_with('/');
+    if (ends && (open_.size() == 1 || tag.substr(1) != open_.back().name))
+      return wrong("</" + std::string(tag.substr(1)) + "> ends no element; open is '" + open_.back().name + "'");
+    if (!ends) {
+      if (open_.size() > kDeepest) return wrong("elements are nested deeper than machines are");
+      TUTTI_TRY_ASSIGN(Element element, read_element(tag.substr(0, tag.size() - is_empty)));
+      open_.push_back(std::move(element));
     }
+    if (ends || is_empty) {
+      Element whole = std::move(open_.back());
+      open_.pop_back();
+      open_.back().inner.push_back(std::move(whole));
+    }
+    return {};
   }
-  Result<void> read_element(std::string_view tag, Element* holder, int depth) {
+  Result<Element> read_element(std::string_view tag) const {
     constexpr std::string_view kBlanks = " \t\r\n";
-    const bool is_empty = tag.substr(std::max<size_t>(tag.size(), 1) - 1) == "/";
-    if (is_empty) tag.remove_suffix(1);
     Element element;
     size_t at = std::min(tag.find_first_of(kBlanks), tag.size());
     element.name = tag.substr(0, at);
@@ -120,14 +117,13 @@ class Reader {
       element.attributes.emplace(tag.substr(at, equals - at), unescaped(tag.substr(equals + 2, end - equals - 2)));
       at = end + 1;
     }
-    if (!is_empty) TUTTI_TRY(read_inside(&element, depth + 1));
-    holder->inner.push_back(std::move(element));
-    return {};
+    return element;
   }
 
-  std::string_view text_;
+  const std::string_view text_;
   const std::string& file_;
   size_t at_ = 0;
+  std::vector<Element> open_ = std::vector<Element>(1);  // the file, and in it what has begun and not ended
 };
 
 class Builder {
