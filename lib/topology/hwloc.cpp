@@ -2,7 +2,6 @@
 #include <hwloc.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>

@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-
 #include "base/log.h"
 
 namespace tutti {
@@ -51,47 +49,38 @@ std::string bus_of(const PciInfo& pci) {
   return format("%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
 }
 
-class Links {
- public:
-  Links(const Nvml& nvml, Graph& graph) : nvml_(nvml), graph_(graph) {}
-
-  void add(Device device) {
-    PciInfo own{};
-    int major = 0, minor = 0;
-    if (nvml_.pci(device, &own) != 0) return;
-    const std::string from = bus_of(own);
-    const int gpu = graph_.gpu_at(from);
-    if (gpu < 0) return;
-    int& sm = graph_.nodes[static_cast<size_t>(gpu)].sm;
-    if (nvml_.capability(device, &major, &minor) == 0) sm = 10 * major + minor;
-    const double each = nvlink_bytes_per_second(sm);
-    for (const auto& [to, count] : counts(device)) {
-      if (to.empty() && fabric_ < 0) fabric_ = graph_.add(Graph::Kind::kFabric, "NVSwitch");
-      if (to.empty())
-        graph_.join(gpu, fabric_, count * each, kNvLinkNs / 2);
-      else if (const int peer = graph_.gpu_at(to); peer >= 0 && from < to)  // both of two GPUs tell of what joins them
-        graph_.join(gpu, peer, count * each, kNvLinkNs);
-    }
+// How many lead where, by the PCI bus id there; to switches by none.
+std::map<std::string, int> count_links(const Nvml& nvml, Device device) {
+  std::map<std::string, int> counts;
+  for (unsigned link = 0; link < kMostLinks; link++) {
+    int is_active = 0, type = -1;
+    PciInfo remote{};
+    if (nvml.link_state(device, link, &is_active) != 0 || is_active == 0) continue;
+    if (nvml.remote_type(device, link, &type) != 0 || nvml.remote_pci(device, link, &remote) != 0) continue;
+    if (type == kGpu || type == kSwitch) counts[type == kSwitch ? "" : bus_of(remote)]++;
   }
+  return counts;
+}
 
- private:
-  // How many lead where, by the PCI bus id there; to switches by none.
-  std::map<std::string, int> counts(Device device) const {
-    std::map<std::string, int> counts;
-    for (unsigned link = 0; link < kMostLinks; link++) {
-      int is_active = 0, type = -1;
-      PciInfo remote{};
-      if (nvml_.link_state(device, link, &is_active) != 0 || is_active == 0) continue;
-      if (nvml_.remote_type(device, link, &type) != 0 || nvml_.remote_pci(device, link, &remote) != 0) continue;
-      if (type == kGpu || type == kSwitch) counts[type == kSwitch ? "" : bus_of(remote)]++;
-    }
-    return counts;
+// `fabric` is the node of all switches; -1: there is none yet.
+void add_links(const Nvml& nvml, Device device, Graph& graph, int& fabric) {
+  PciInfo own{};
+  int major = 0, minor = 0;
+  if (nvml.pci(device, &own) != 0) return;
+  const std::string from = bus_of(own);
+  const int gpu = graph.gpu_at(from);
+  if (gpu < 0) return;
+  int& sm = graph.nodes[static_cast<size_t>(gpu)].sm;
+  if (nvml.capability(device, &major, &minor) == 0) sm = 10 * major + minor;
+  const double each = nvlink_bytes_per_second(sm);
+  for (const auto& [to, count] : count_links(nvml, device)) {
+    if (to.empty() && fabric < 0) fabric = graph.add(Graph::Kind::kFabric, "NVSwitch");
+    if (to.empty())
+      graph.join(gpu, fabric, count * each, kNvLinkNs / 2);
+    else if (const int peer = graph.gpu_at(to); peer >= 0 && from < to)  // both of two GPUs tell of what joins them
+      graph.join(gpu, peer, count * each, kNvLinkNs);
   }
-
-  const Nvml& nvml_;
-  Graph& graph_;
-  int fabric_ = -1;
-};
+}
 
 }  // namespace
 
@@ -104,9 +93,9 @@ void add_nvlinks(Graph& graph, const char* library) {
     return log(LogLevel::kInfo, "no links between GPUs are known: NVML says %d; is the driver loaded?", code);
   unsigned n = 0;
   nvml.count(&n);
-  Links links(nvml, graph);
+  int fabric = -1;
   for (unsigned i = 0; i < n; i++)
-    if (Device device = nullptr; nvml.device(i, &device) == 0) links.add(device);
+    if (Device device = nullptr; nvml.device(i, &device) == 0) add_links(nvml, device, graph, fabric);
   nvml.shutdown();
 }
 
