@@ -33,34 +33,29 @@ Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Dea
   roots.key = derive_key(roots.root.secret, sizeof roots.root.secret);
   roots.key.encrypts = encrypts;
   b.key_ = roots.key;
-  TUTTI_TRY_ASSIGN(RootConnection root, reach_root(roots, rank, n_ranks, deadline));
-  b.fd_ = std::move(root.fd);
-  b.channel_ = std::move(root.channel);
-  b.relay_ = root.relay;
-  b.round_trip_ns_ = root.round_trip_ns;
+  TUTTI_TRY_ASSIGN(b.root_, reach_root(roots, rank, n_ranks, deadline));
+  b.round_trip_ns_ = b.root_.round_trip_ns;
   const std::string join = make_join_frame(make_join(rank, n_ranks, deadline.left_ms(INT32_MAX)));
-  if (auto sent = send_all(b.fd_.get(), join.data(), join.size(), deadline, b.channel_.get()); !sent)
-    return b.root_lost(sent.error());
-  log(LogLevel::kInfo, "rank %d of %d joined the root at %s", rank, n_ranks, root.how.c_str());
+  if (auto sent = b.root_.send(join, deadline); !sent) return b.root_lost(sent.error());
+  log(LogLevel::kInfo, "rank %d of %d joined the root at %s", rank, n_ranks, b.root_.how.c_str());
   return b;
 }
 
 // A send that fails is not yet the answer: the root may have said why before it closed.
 void Bootstrap::send(FrameKind kind, const std::string& body) {
-  const std::string frame = make_frame(kind, body, rank_);
-  [[maybe_unused]] const auto sent = send_all(fd_.get(), frame.data(), frame.size(), deadline_, channel_.get());
+  [[maybe_unused]] const auto sent = root_.send(make_frame(kind, body, rank_), deadline_);
 }
 
 Error Bootstrap::root_lost(const Error& error) const {
   if (error.code == Code::kTimeout)
     return {error.code, format("rank %d: the group's root did not answer in time", rank_)};
-  if (relay_)
+  if (root_.relay)
     return {
         error.code,
         format("rank %d lost its connection to rank %d (%s), through which the ranks of this host reach the group's "
                "root: see its output for the reason",
-               rank_, relay_->rank, who_is(*relay_).c_str()),
-        relay_->rank};
+               rank_, root_.relay->rank, who_is(*root_.relay).c_str()),
+        root_.relay->rank};
   return {error.code,
           format("rank %d lost its connection to the group's root (%s): the process that made the unique id "
                  "must live until all ranks have joined",
@@ -69,12 +64,11 @@ Error Bootstrap::root_lost(const Error& error) const {
 
 // A relay's may come with a descriptor, which is lost to who does not ask for it.
 Result<void> Bootstrap::receive_header(FrameHeader* header, Fd* descriptor, Deadline deadline) {
-  if (!relay_) return recv_all(fd_.get(), header, sizeof *header, deadline, channel_.get());
+  if (!root_.relay) return root_.receive(header, sizeof *header, deadline);
   for (;;) {
-    const ssize_t n = receive_with_descriptor(fd_.get(), header, sizeof *header, descriptor);
+    const ssize_t n = receive_with_descriptor(root_.fd.get(), header, sizeof *header, descriptor);
     if (n > 0)
-      return recv_all(fd_.get(), reinterpret_cast<char*>(header) + n, sizeof *header - static_cast<size_t>(n),
-                      deadline);
+      return root_.receive(reinterpret_cast<char*>(header) + n, sizeof *header - static_cast<size_t>(n), deadline);
     if (n == 0) return Error{Code::kRemoteError, "the other side closed the connection"};
     if (errno != EAGAIN && errno != EINTR) return system_error("receive", errno);
     if (deadline.passed()) return Error{Code::kTimeout, "nothing came in time"};
@@ -88,7 +82,7 @@ Result<Blobs> Bootstrap::receive_frame(Deadline deadline) {
   Fd file;
   if (auto got = receive_header(&header, &file, deadline); !got) return root_lost(got.error());
   // The kernel throws away a descriptor that this process has no room for.
-  if (relay_ && header.kind == FrameKind::kMapped && !file)
+  if (root_.relay && header.kind == FrameKind::kMapped && !file)
     return system_error("receiving what the group's ranks have said", EMFILE);
   const bool known = header.kind == FrameKind::kAll || header.kind == FrameKind::kReport ||
                      (header.kind == FrameKind::kMapped && file && header.bytes == 0);
@@ -96,8 +90,7 @@ Result<Blobs> Bootstrap::receive_frame(Deadline deadline) {
     return Error{Code::kInternalError, "the group's root sent something that is not a frame"};
   if (header.kind == FrameKind::kMapped) return Blobs::map(file, n_ranks_);
   std::string body(header.bytes, '\0');
-  if (auto got = recv_all(fd_.get(), body.data(), body.size(), deadline, channel_.get()); !got)
-    return root_lost(got.error());
+  if (auto got = root_.receive(body.data(), body.size(), deadline); !got) return root_lost(got.error());
   if (header.kind == FrameKind::kReport) return unpack_report(body);
   return Blobs::open(std::move(body), n_ranks_);
 }
@@ -117,8 +110,8 @@ Result<Blobs> Bootstrap::all_gather(const std::string& blob) {
 }
 
 bool Bootstrap::has_news(int limit_ms) const {
-  pollfd p{fd_.get(), POLLIN, 0};
-  return (channel_ && channel_->has_rest()) || ::poll(&p, 1, limit_ms) > 0;
+  pollfd p{root_.fd.get(), POLLIN, 0};
+  return (root_.channel && root_.channel->has_rest()) || ::poll(&p, 1, limit_ms) > 0;
 }
 
 bool Bootstrap::is_broken() {

@@ -5,12 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/handshake.h"
 #include "base/result.h"
 #include "base/socket.h"
 #include "group/bootstrap_wire.h"
@@ -66,12 +64,9 @@ class Bootstrap final : public Rendezvous {
   Result<void> receive_header(FrameHeader* header, Fd* descriptor, Deadline deadline);
   Error root_lost(const Error& error) const;
   void send(FrameKind kind, const std::string& body);
-
   bool has_news(int limit_ms) const;
 
-  Fd fd_;
-  std::unique_ptr<SecureChannel> channel_;
-  std::optional<JoinMessage> relay_;  // what this rank is connected to, if not to the root itself
+  RootConnection root_;
   bool is_over_ = false;
   Deadline deadline_ = Deadline::never();
 };

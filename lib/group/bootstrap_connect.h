@@ -2,8 +2,7 @@
 // them connects *and* authenticates. A slow or unreachable address costs a quarter of a second, not a TCP timeout.
 #pragma once
 
-#include <optional>
-#include <string>
+#include <vector>
 
 #include "base/handshake.h"
 #include "base/socket.h"
@@ -18,13 +17,6 @@ bool is_local_address(const Address& address);
 // address is tried through every interface, because the root's interface number means nothing here.
 std::vector<Address> root_candidates(const UniqueIdParts& parts);
 
-struct RootConnection {
-  Fd fd;
-  std::unique_ptr<SecureChannel> channel;
-  std::string how;                        // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
-  std::optional<JoinMessage> relay = {};  // a rank of the process that relays
-  uint64_t round_trip_ns = 0;
-};
 // Tries again until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a
 // wrong secret, another version), else kTimeout; the sentence says what became of every address.
 Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline);

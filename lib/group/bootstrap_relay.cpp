@@ -33,12 +33,11 @@ struct Heard {
 };
 
 // What a root or a relay says first; a Report is an error.
-Result<Heard> hear(RootConnection& connection, Deadline deadline) {
+Result<Heard> hear(const RootConnection& connection, Deadline deadline) {
   FrameHeader header;
-  SecureChannel* const channel = connection.channel.get();
-  TUTTI_TRY(recv_all(connection.fd.get(), &header, sizeof header, deadline, channel));
+  TUTTI_TRY(connection.receive(&header, sizeof header, deadline));
   std::string body(std::min(header.bytes, uint64_t{kMaxBlobBytes}), '\0');
-  TUTTI_TRY(recv_all(connection.fd.get(), body.data(), body.size(), deadline, channel));
+  TUTTI_TRY(connection.receive(body.data(), body.size(), deadline));
   if (header.kind == FrameKind::kReport) return unpack_report(body);
   auto join = read_join(body);
   if (!join || (header.kind != FrameKind::kRelay && header.kind != FrameKind::kGo))
@@ -76,15 +75,13 @@ std::optional<RootConnection> join_relay(const Key& key, const JoinMessage& me, 
   const auto contact = Contact::from_bytes(its_contact);
   if (!contact) return std::nullopt;
   auto above = call_relay(Dialer({key, HelloKind::kBootstrap, me.rank, -1}, *contact), soon(deadline));
-  const std::string frame = make_join_frame(me, FrameKind::kRelay);
-  if (above && !send_all(above->fd.get(), frame.data(), frame.size(), deadline, above->channel.get())) above.reset();
+  if (above && !above->send(make_join_frame(me, FrameKind::kRelay), deadline)) above.reset();
   return above;
 }
 
 // What a root answers a relay, and the connection to it.
-Result<Heard> tell_root(RootConnection& root, const JoinMessage& me, FrameKind kind, Deadline deadline) {
-  const std::string frame = make_join_frame(me, kind);
-  TUTTI_TRY(send_all(root.fd.get(), frame.data(), frame.size(), deadline, root.channel.get()));
+Result<Heard> tell_root(const RootConnection& root, const JoinMessage& me, FrameKind kind, Deadline deadline) {
+  TUTTI_TRY(root.send(make_join_frame(me, kind), deadline));
   return hear(root, deadline);
 }
 

@@ -25,12 +25,16 @@
 // A relay that is sent to another one calls that: for it, that one is the root.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/fd.h"
 #include "base/handshake.h"
 #include "base/result.h"
+#include "base/socket.h"
 
 namespace tutti {
 
@@ -77,6 +81,22 @@ Error unpack_report(const std::string& body);
 
 // "3, 7-9" of ranks in ascending order; very long lists are cut with a count of the rest.
 std::string rank_list(const std::vector<int>& ranks);
+
+// Of a rank or a relay, with the root or what leads there.
+struct RootConnection {
+  Fd fd;
+  std::unique_ptr<SecureChannel> channel;
+  std::string how;                        // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
+  std::optional<JoinMessage> relay = {};  // a rank of the process that relays
+  uint64_t round_trip_ns = 0;
+
+  Result<void> send(const std::string& frame, Deadline deadline) const {
+    return send_all(fd.get(), frame.data(), frame.size(), deadline, channel.get());
+  }
+  Result<void> receive(void* data, size_t bytes, Deadline deadline) const {
+    return recv_all(fd.get(), data, bytes, deadline, channel.get());
+  }
+};
 
 // Collects one incoming frame at a time from a non-blocking socket.
 class FrameReader {
