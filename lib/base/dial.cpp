@@ -22,6 +22,8 @@ constexpr double kDialSeconds = 20;
 constexpr int64_t kSilenceNs = 100'000'000;
 constexpr int64_t kHurryNs = 1'000'000'000;
 constexpr int64_t kLongestLookNs = 500'000'000;
+constexpr int64_t kRootsPatienceNs = 5'000'000'000;  // whoever calls a group's root calls again
+constexpr size_t kMostMisfits = 8;
 constexpr int64_t kShortageNs = 1'000'000'000;  // of descriptors, which others may give back
 
 enum Family : uint8_t { kV4 = 4, kV6 = 6, kV6LinkLocal = 7 };  // on the wire
@@ -267,9 +269,13 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
       return accepted;
     }
     const bool failed = status == Handshake::Status::kFailed;
-    if (failed || p->waited_ns > kHandshakePatienceNs) {
-      log(LogLevel::kInfo, "refused a connection from %s: %s", peer_name(p->fd.get()).c_str(),
+    if (failed || p->waited_ns > (is_roots() ? kRootsPatienceNs : kHandshakePatienceNs)) {
+      const std::string who = peer_name(p->fd.get());
+      log(LogLevel::kInfo, "refused a connection from %s: %s", who.c_str(),
           failed ? p->handshake.why().c_str() : "it did not prove in time that it belongs to the group");
+      // Each attempt comes from another port.
+      if (p->handshake.is_misfit() && misfits_.size() < kMostMisfits)
+        misfits_[who.substr(0, who.rfind(':'))] = p->handshake.why();
       p = pending_.erase(p);
     } else {
       ++p;
@@ -284,10 +290,10 @@ void Acceptor::add_waiting(std::vector<pollfd>* fds) const {
     fds->push_back({p.fd.get(), static_cast<short>(p.handshake.wants_write() ? POLLOUT : POLLIN), 0});
 }
 
-// Takes in who waits at the door. One more than kMaxPending: only then is it known that room is short.
+// Takes in who waits at the door. One more than most_pending(): only then is it known that room is short.
 void Acceptor::take_in() {
   is_full_ = true;
-  while (pending_.size() <= kMaxPending || turn_away_one()) {
+  while (pending_.size() <= most_pending() || turn_away_one()) {
     Fd fd = accept_any();
     if (fd) {
       pending_.push_back({std::move(fd), Handshake::server(key_, kind_, my_rank_)});

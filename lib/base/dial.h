@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include <list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -122,7 +123,7 @@ class Acceptor {
       : Acceptor(only(std::move(listening)), key, kind, my_rank) {}
 
   // The next authenticated connection, if there is one. A connection that does not authenticate in time is dropped, and
-  // sooner if there are more than kMaxPending: silent connections must not keep ranks out.
+  // sooner if there are more than most_pending(): silent connections must not keep ranks out.
   std::optional<Accepted> next();
   size_t descriptors() const { return listening_.size(); }
   // From now on nobody comes but peers of this host, or of others: sockets that only the rest would use are closed.
@@ -135,14 +136,17 @@ class Acceptor {
   // by the clock.
   bool is_full() const { return is_full_; }
   void add_waiting(std::vector<pollfd>* fds) const;
+  // Some of the hosts whose connections were refused for another secret or version, and why.
+  const std::map<std::string, std::string>& misfits() const { return misfits_; }
 
  private:
-  static constexpr size_t kMaxPending = 16;
   struct Pending {
     Fd fd;
     Handshake handshake;
     int64_t waited_ns = 0;  // as far as this side looked
   };
+  bool is_roots() const { return kind_ == HelloKind::kBootstrap; }
+  size_t most_pending() const { return is_roots() ? 256 : 16; }
   void take_in();
   Fd accept_any();
   bool turn_away_one();
@@ -156,6 +160,7 @@ class Acceptor {
   bool is_full_ = false, shortage_logged_ = false;
   std::optional<Error> shortage_;
   int64_t short_since_ns_ = 0;
+  std::map<std::string, std::string> misfits_;
 };
 
 }  // namespace tutti

@@ -206,7 +206,7 @@ void RelayServer::pass_up(FrameKind kind, std::string body, int rank) {
 bool RelayServer::take_from_root(FrameKind kind, const std::string& body) {
   if (kind == FrameKind::kReport) broadcast_.report(unpack_report(body));
   if (kind != FrameKind::kAll) return kind == FrameKind::kReport;
-  listening_.close();  // they are all there
+  acceptor_.narrow(false, false);  // they are all there
   const Frame all{std::make_shared<std::string>(make_frame(FrameKind::kAll, body))};
   auto file = std::make_shared<const Fd>(body.size() < kMappedFromBytes ? Fd() : Blobs::to_file(body));
   const Frame mapped{std::make_shared<std::string>(make_frame(FrameKind::kMapped, "")), file};
@@ -224,7 +224,7 @@ void RelayServer::lose(Client& client) {
     return;
   }
   root_ = nullptr;
-  listening_.close();
+  acceptor_.narrow(false, false);
   const std::string lost = format("the ranks of host %.63s lost their connection to ", host_.host.c_str());
   if (above_)
     broadcast_.report({Code::kRemoteError,

@@ -192,7 +192,7 @@ void RootServer::tell_of_absent() {
   if (absent.empty() || broadcast_.report()) return;
   log(LogLevel::kWarn, "%s %s of %d did not join the group within %.0f s of the first one%s",
       absent.size() > 1 ? "ranks" : "rank", rank_list(absent).c_str(), n_ranks_, kTellSeconds,
-      misfits().empty() ? "; still waiting" : describe_misfits().c_str());
+      acceptor_.misfits().empty() ? "; still waiting" : describe_misfits().c_str());
 }
 
 void RootServer::report_time_out() {
@@ -213,16 +213,17 @@ void RootServer::report_time_out() {
                    silent.size() > 1 ? "ranks" : "rank", rank_list(silent).c_str(), n_ranks_);
   if (text.empty()) text = "the limit for forming the group passed";
   const int culprit = !absent.empty() ? absent[0] : n_blobs_ > 0 && !silent.empty() ? silent[0] : -1;
-  text += misfits().empty() ? "; look for processes that did not start, come later than TUTTI_INIT_TIMEOUT allows or "
-                              "cannot reach the root"
-                            : describe_misfits();
+  text += acceptor_.misfits().empty()
+              ? "; look for processes that did not start, come later than TUTTI_INIT_TIMEOUT allows or "
+                "cannot reach the root"
+              : describe_misfits();
   broadcast_.report({Code::kTimeout, text, culprit});
 }
 
 std::string RootServer::describe_misfits() const {
   std::string text = "; the root refused";
   const char* before = " ";
-  for (const auto& [host, why] : misfits()) {
+  for (const auto& [host, why] : acceptor_.misfits()) {
     text += before + host + ", because " + why;
     before = "; ";
   }

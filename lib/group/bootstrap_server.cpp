@@ -17,41 +17,19 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kJoinLimitNs = 5'000'000'000;  // from accept to Join
-// Where there is no room for a new connection, the oldest is dropped after this: if it said nothing, or half its words.
-constexpr int64_t kSilenceNs = 100'000'000, kHurryNs = 1'000'000'000;
-constexpr size_t kMaxPending = 256;  // connections that have not joined
-constexpr size_t kMostMisfits = 8;   // named at the end
-constexpr int kAcceptsPerTurn = 64;  // so that a flood of connections cannot starve those that are in
+constexpr int64_t kJoinLimitNs = 5'000'000'000;
+
+// Also what is watched already.
+void watch_by(int epoll, int fd, uint32_t events, void* address) {
+  epoll_event event{events, {.ptr = address}};
+  if (::epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+}
 
 }  // namespace
 
-bool ListeningSockets::watch(bool wanted) {
-  if (std::exchange(watches_, wanted) == wanted) return wanted;
-  for (const Fd& door : listening_) {
-    epoll_event event{EPOLLIN, {.u64 = (static_cast<uint64_t>(door.get()) << 1) | kIsDoor}};
-    ::epoll_ctl(epoll_, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, door.get(), &event);
-  }
-  return wanted;
-}
-
-FrameConnection::FrameConnection(Fd fd, const Key& key, int epoll)
-    : fd_(std::move(fd)), epoll_(epoll), handshake_(Handshake::server(key, HelloKind::kBootstrap, -1)) {
-  watch();
-}
-
 FrameConnection::FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes, int epoll)
-    : fd_(std::move(fd)), epoll_(epoll), channel_(std::move(channel)), stage_(Stage::kOpen), in_(most_bytes) {
+    : fd_(std::move(fd)), epoll_(epoll), channel_(std::move(channel)), in_(most_bytes) {
   watch();
-}
-
-Handshake::Status FrameConnection::advance_handshake() {
-  const auto status = handshake_->advance(fd_.get());
-  if (status == Handshake::Status::kDone) {
-    stage_ = Stage::kOpen;
-    channel_ = handshake_->take_channel();
-  }
-  return status;
 }
 
 void FrameConnection::send(Frame frame) {
@@ -91,11 +69,9 @@ bool FrameConnection::drain() {
 }
 
 void FrameConnection::watch() {
-  const bool writes = stage_ == Stage::kHandshake ? handshake_->wants_write() : has_unsent();
-  const uint32_t events = EPOLLIN | (writes ? uint32_t{EPOLLOUT} : 0);
+  const uint32_t events = EPOLLIN | (has_unsent() ? uint32_t{EPOLLOUT} : 0);
   if (stage_ == Stage::kClosed || events == events_) return;
-  epoll_event event{events, {.u64 = reinterpret_cast<uint64_t>(this)}};
-  ::epoll_ctl(epoll_, events_ == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd_.get(), &event);
+  watch_by(epoll_, fd_.get(), events, this);
   events_ = events;
 }
 
@@ -138,10 +114,11 @@ void Broadcast::report(const Error& error) {
 }
 
 FrameServer::FrameServer(std::vector<Fd> listening, const Key& key, Deadline deadline)
-    : key_(key),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       deadline_(deadline),
-      listening_(std::move(listening), epoll_.get()) {}
+      acceptor_(std::move(listening), key, HelloKind::kBootstrap, -1) {
+  watch_strangers();
+}
 
 void FrameServer::run() {
   constexpr int kLongMs = 1000;
@@ -159,34 +136,34 @@ void FrameServer::turn(int most_ms) {
 }
 
 void FrameServer::wait(int most_ms) {
-  const int cap_ms = std::min(most_ms, !listening_.open() ? 50 : n_pending_ > 0 ? 200 : most_ms);
+  const int cap_ms = std::min(most_ms, acceptor_.is_full() ? 50 : is_anyone_coming() ? 200 : most_ms);
   const int left_ms = std::min(deadline_.passed() ? cap_ms : deadline_.left_ms(cap_ms), look_at_.left_ms(cap_ms));
   epoll_event events[64];
   const int n = ::epoll_wait(epoll_.get(), events, std::size(events), left_ms);
+  bool any_strangers = acceptor_.is_full() || acceptor_.has_pending();
   for (int i = 0; i < n; i++) {
-    const uint64_t whose = events[i].data.u64;
-    if ((whose & ListeningSockets::kIsDoor) != 0)
-      accept_clients(static_cast<int>(whose >> 1));
-    else
-      serve(static_cast<Client&>(*reinterpret_cast<FrameConnection*>(whose)));
+    any_strangers |= events[i].data.ptr == nullptr;
+    if (events[i].data.ptr != nullptr) serve(static_cast<Client&>(*static_cast<FrameConnection*>(events[i].data.ptr)));
   }
+  if (any_strangers) take_in();
 }
 
-void FrameServer::accept_clients(int door) {
-  for (int i = 0; i < kAcceptsPerTurn; i++) {
-    const bool room = n_pending_ < kMaxPending || make_room();
-    Fd fd = room ? accept_one(door) : Fd();
-    if (!fd) {
-      if (room && (errno == EMFILE || errno == ENFILE)) lack_descriptors(errno);
-      if (!room || errno == EAGAIN) short_since_.reset();
-      // Somebody waits: without a pause, a lack of descriptors would make this loop spin.
-      if (i == 0) listening_.pause();
-      return;
-    }
-    short_since_.reset();
-    n_pending_++;
-    clients_.emplace_back(std::move(fd), key_, epoll_.get());
+// Those that have proved to belong to the group.
+void FrameServer::take_in() {
+  while (auto accepted = acceptor_.next()) {
+    n_unknown_++;
+    let_in(clients_.emplace_back(std::move(accepted->fd), std::move(accepted->channel), kMaxBlobBytes, epoll_.get()));
   }
+  if (const auto shortage = acceptor_.shortage())
+    broadcast_.report(system_error("the group's root could not take in all ranks: accept", shortage->sys_errno));
+  watch_strangers();
+}
+
+// Epoll has no address for who is at the doors, and for who has yet to show who it is.
+void FrameServer::watch_strangers() {
+  std::vector<pollfd> strangers;
+  acceptor_.add_waiting(&strangers);
+  for (const pollfd& p : strangers) watch_by(epoll_.get(), p.fd, static_cast<uint32_t>(p.events), nullptr);
 }
 
 FrameServer::Client& FrameServer::add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes) {
@@ -195,33 +172,9 @@ FrameServer::Client& FrameServer::add(Fd fd, std::unique_ptr<SecureChannel> chan
   return client;
 }
 
-// Others may give some back.
-void FrameServer::lack_descriptors(int why) {
-  constexpr int64_t kPatienceNs = 1'000'000'000;
-  if (make_room()) return;
-  if (!short_since_) short_since_ = now_ns();
-  if (now_ns() - *short_since_ < kPatienceNs) return;
-  broadcast_.report(system_error("the group's root could not take in all ranks: accept", why));
-}
-
-// Silent connections must not keep honest ranks out: the oldest goes. Not one whose words have come and were not read
-// yet: that rank takes itself to be in.
-bool FrameServer::make_room() {
-  for (Client& client : clients_) {
-    if (client.stage() != Client::Stage::kHandshake) continue;
-    advance_handshake(client);
-    if (client.stage() == Client::Stage::kClosed) return true;
-    if (client.stage() != Client::Stage::kHandshake) continue;
-    if (client.age_ns() < (client.handshake().heard() ? kHurryNs : kSilenceNs)) continue;
-    forget(client);
-    return true;
-  }
-  return false;
-}
-
 void FrameServer::drop_late() {
   constexpr int64_t kEveryNs = 100'000'000;
-  if (n_pending_ == 0 || now_ns() - dropped_late_ns_ < kEveryNs) return;
+  if (n_unknown_ == 0 || now_ns() - dropped_late_ns_ < kEveryNs) return;
   dropped_late_ns_ = now_ns();
   for (Client& client : clients_)
     if (!client.known && client.age_ns() > kJoinLimitNs) forget(client);
@@ -234,30 +187,14 @@ void FrameServer::forget(Client& client) {
   if (client.known)
     lose(client);
   else
-    n_pending_--;
+    n_unknown_--;
 }
 
 void FrameServer::serve(Client& client) {
-  if (client.stage() == Client::Stage::kHandshake) advance_handshake(client);
   if (client.stage() == Client::Stage::kDraining && !client.drain()) forget(client);
   read_frames(client);
   if (client.stage() == Client::Stage::kOpen || client.stage() == Client::Stage::kDraining) client.flush();
   client.watch();
-}
-
-void FrameServer::advance_handshake(Client& client) {
-  switch (client.advance_handshake()) {
-    case Handshake::Status::kPending: return;
-    case Handshake::Status::kDone: return let_in(client);
-    case Handshake::Status::kFailed: break;
-  }
-  const std::string who = peer_name(client.fd());
-  const std::string& why = client.handshake().why();
-  log(LogLevel::kInfo, "the group's root dropped a connection from %s: %s", who.c_str(), why.c_str());
-  // Each attempt comes from another port.
-  const std::string host = who.substr(0, who.rfind(':'));
-  if (client.handshake().is_misfit() && misfits_.size() < kMostMisfits) misfits_[host] = why;
-  forget(client);
 }
 
 void FrameServer::read_frames(Client& client) {
@@ -282,7 +219,7 @@ void FrameServer::greet(Client& client, const JoinMessage& join) {
   client.rank = join.rank;
   client.who = who_is(join);
   client.is_own = client.who == who_is(make_join(join.rank, join.n_ranks, 0));
-  if (!client.known) n_pending_--;
+  if (!client.known) n_unknown_--;
   client.known = true;
   if (broadcast_.report()) client.send_last(*broadcast_.report());
 }

@@ -1,7 +1,7 @@
 // The connections of a rendezvous' server: one thread, one epoll, no client is ever waited for.
 //
-//   accepted --handshake, Join or Relay--> known: its frames go to who serves them ... --> closed
-//       \--5 s without either--> dropped                after its last frame it is only drained
+//   accepted --Join or Relay--> known: its frames go to who serves them ... --> closed
+//       \--5 s without either--> dropped     after its last frame it is only drained
 //
 // Everything belongs to the thread that calls run().
 #pragma once
@@ -9,57 +9,34 @@
 #include <array>
 #include <deque>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/dial.h"
 #include "base/fd.h"
 #include "base/handshake.h"
 #include "group/bootstrap_wire.h"
 
 namespace tutti {
 
-// Watched but for a pause, where somebody waits who cannot be taken in.
-class ListeningSockets {
- public:
-  static constexpr uint64_t kIsDoor = 1;  // in what epoll tells, beside its number; clients are told by their address
-  ListeningSockets(std::vector<Fd> listening, int epoll) : listening_(std::move(listening)), epoll_(epoll) {}
-  bool open() { return watch(open_again_.passed()); }  // false: it pauses
-  void pause() { open_again_ = Deadline::after_seconds(kPauseSeconds); }
-  void close() { watch(false), listening_.clear(); }
-
- private:
-  static constexpr double kPauseSeconds = 0.05;
-  bool watch(bool wanted);
-
-  std::vector<Fd> listening_;
-  const int epoll_;
-  bool watches_ = false;
-  Deadline open_again_ = Deadline::after_seconds(0);
-};
-
-// A handshake, then frames in both directions. Epoll tells of it by its address.
+// Frames in both directions. Epoll tells of it by its address.
 class FrameConnection {
  public:
-  enum class Stage { kHandshake, kOpen, kDraining, kClosed };
+  enum class Stage { kOpen, kDraining, kClosed };
   // One serves every client. Through a UNIX socket a descriptor goes with it.
   struct Frame {
     std::shared_ptr<const std::string> bytes;
     std::shared_ptr<const Fd> descriptor = nullptr;
   };
 
-  FrameConnection(Fd fd, const Key& key, int epoll);  // one that has come
-  // One that this side has called, and authenticated.
   FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes, int epoll);
 
   Stage stage() const { return stage_; }
   int fd() const { return fd_.get(); }
   int64_t age_ns() const { return now_ns() - since_ns_; }
-  const Handshake& handshake() const { return *handshake_; }
-  Handshake::Status advance_handshake();
 
   FrameReader::Status read() { return in_.read(fd_.get(), channel_.get()); }
   FrameReader& in() { return in_; }
@@ -74,10 +51,9 @@ class FrameConnection {
  private:
   Fd fd_;
   const int epoll_;
-  std::optional<Handshake> handshake_;
   std::unique_ptr<SecureChannel> channel_;
   const int64_t since_ns_ = now_ns();
-  Stage stage_ = Stage::kHandshake;
+  Stage stage_ = Stage::kOpen;
   FrameReader in_;
   std::deque<Frame> out_;
   size_t out_sent_ = 0;  // of out_.front()
@@ -132,42 +108,36 @@ class FrameServer {
 
   // What the frames mean. False: nothing that this client may say.
   virtual bool take(Client& client, FrameKind kind, int rank, std::string body) = 0;
-  virtual void let_in(Client& /*client*/) {}  // it has proved that it belongs to the group
+  virtual void let_in(Client& /*client*/) {}  // it has come, and belongs to the group
   virtual void lose(Client& client) = 0;      // a known client has closed
   virtual void look_at_clock() {}
 
   Client& add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes);  // one that this side has called
   void greet(Client& client, const JoinMessage& join);                              // it is known now
   bool is_anyone_here() const;  // but for those that may yet turn out to be strangers
-  bool is_anyone_coming() const { return n_pending_ > 0; }
-  const std::map<std::string, std::string>& misfits() const { return misfits_; }
+  bool is_anyone_coming() const { return n_unknown_ > 0 || acceptor_.has_pending(); }
 
  private:
   void wait(int most_ms);
-  void accept_clients(int door);
-  bool make_room();
-  void lack_descriptors(int why);
+  void take_in();
+  void watch_strangers();
   void drop_late();
   void serve(Client& client);
-  void advance_handshake(Client& client);
   void read_frames(Client& client);
   void forget(Client& client);
 
-  const Key key_;
   const Fd epoll_;
 
  protected:
   Deadline deadline_, look_at_ = Deadline::never();
-  ListeningSockets listening_;
+  Acceptor acceptor_;
   std::list<Client> clients_;
   Broadcast broadcast_{clients_};
 
  private:
-  std::optional<int64_t> short_since_;  // of descriptors
   int64_t dropped_late_ns_ = 0;
-  size_t n_pending_ = 0;  // clients that are not known
+  size_t n_unknown_ = 0;  // clients
   bool any_closed_ = false;
-  std::map<std::string, std::string> misfits_;  // address: why it was refused; some
 };
 
 // Runs it in a detached thread.
