@@ -60,16 +60,12 @@ void wait_for_any(const std::vector<Attempt>& attempts, int timeout_ms) {
   ::poll(polled.data(), polled.size(), timeout_ms);
 }
 
-bool none_active(const std::vector<Attempt>& attempts) {
-  return std::none_of(attempts.begin(), attempts.end(), [](const Attempt& a) { return a.active(); });
-}
-
 // Tries every address once; the one that made it, or null.
 Attempt* try_all(std::vector<Attempt>& attempts, const Dialer::Call& call, Deadline deadline) {
   size_t next = 0;
   Deadline started = Deadline::never();  // the last one
   while (!deadline.passed()) {
-    const bool idle = none_active(attempts), any_left = next < attempts.size();
+    const bool idle = std::ranges::none_of(attempts, &Attempt::active), any_left = next < attempts.size();
     if (idle && !any_left) return nullptr;
     const bool answers = next > 0 && attempts[next - 1].answers();
     const Deadline due = started.plus_seconds(answers ? kAnswerSeconds : kHeadStartSeconds);
@@ -95,7 +91,7 @@ std::string describe_failures(std::span<const Attempt> attempts) {
 }
 
 Error give_up(const std::vector<Attempt>& attempts, int rank) {
-  const bool refused = std::any_of(attempts.begin(), attempts.end(), [](const Attempt& a) { return a.refused; });
+  const bool refused = std::ranges::any_of(attempts, &Attempt::refused);
   return Error{refused ? Code::kInvalidUsage : Code::kTimeout,
                format("rank %d could not join the group's root in time%s%s", rank, describe_failures(attempts).c_str(),
                       refused ? ""

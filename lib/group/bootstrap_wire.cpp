@@ -10,9 +10,7 @@
 namespace tutti {
 
 std::string make_frame(FrameKind kind, const std::string& body, int rank) {
-  const FrameHeader header{kind, rank, body.size()};
-  std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
-  return frame += body;
+  return ByteWriter().put(FrameHeader{kind, rank, body.size()}).take() + body;
 }
 
 uint64_t root_door(const Key& key) {
@@ -27,9 +25,9 @@ JoinMessage make_join(int rank, int n_ranks, int left_ms) {
 }
 
 std::string make_join_frame(const JoinMessage& join, FrameKind kind) {
-  ByteWriter w;
-  w.all(join.version, join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact);
-  return make_frame(kind, w.take(), join.rank);
+  const std::string body =
+      ByteWriter().all(join.version, join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact).take();
+  return make_frame(kind, body, join.rank);
 }
 
 std::optional<JoinMessage> read_join(const std::string& body) {
@@ -45,8 +43,7 @@ std::string who_is(const JoinMessage& join) {
 }
 
 std::string pack_report(const Error& error) {
-  const int32_t front[2] = {static_cast<int32_t>(error.code), error.culprit_rank};
-  return std::string(reinterpret_cast<const char*>(front), sizeof front) + error.message;
+  return ByteWriter().all(error.code, error.culprit_rank).take() + error.message;
 }
 
 Error unpack_report(const std::string& body) {

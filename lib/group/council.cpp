@@ -34,10 +34,7 @@ std::string with_decision(MessageKind kind, const Council::Without& without, con
 }  // namespace
 
 std::string Decision::to_bytes() const {
-  ByteWriter w;
-  w.all(epoch, nonce, members);
-  for (const std::string& vote : votes) w.put_string(vote);
-  return w.take();
+  return ByteWriter().all(epoch, nonce, members, votes).take();
 }
 
 std::optional<Decision> Decision::from_bytes(std::string_view bytes, int n_ranks) {
@@ -47,8 +44,9 @@ std::optional<Decision> Decision::from_bytes(std::string_view bytes, int n_ranks
   auto members = read_ranks(r, n_ranks);
   if (!members) return std::nullopt;
   decision.members = std::move(*members);
-  for (size_t i = 0; i < decision.members.size(); i++) decision.votes.push_back(r.get_string());
-  return r.ok() && r.at_end() ? std::optional(std::move(decision)) : std::nullopt;
+  r.all(decision.votes);
+  const bool fits = r.ok() && r.at_end() && decision.votes.size() == decision.members.size();
+  return fits ? std::optional(std::move(decision)) : std::nullopt;
 }
 
 bool Council::takes_part(const Without& without, int rank) const {

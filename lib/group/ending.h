@@ -7,7 +7,6 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "base/fd.h"

@@ -29,7 +29,7 @@ Result<Pmi> Pmi::init(int fd, Deadline deadline) {
   pmi.kvs_name_ = field(name, "kvsname");
   const long limit = strtol(field(maxes, "vallen_max").c_str(), nullptr, 10);
   if (limit < 2) return Error{Code::kRemoteError, "PMI: the launcher has no limit for values in: " + maxes};
-  pmi.max_value_chars_ = std::min<size_t>(static_cast<size_t>(limit), 1024) - 1;
+  pmi.piece_chars_ = static_cast<size_t>(std::clamp(limit - 2, 1L, 1022L));
   return pmi;
 }
 
@@ -39,9 +39,8 @@ std::string Pmi::piece_key(const std::string& key, size_t piece) const {
 
 // Every piece starts with '+' if another one follows, else with '.'.
 Result<void> Pmi::put(const std::string& key, const std::string& value) {
-  const size_t piece_chars = std::max<size_t>(max_value_chars_ - 1, 1);
   for (size_t at = 0, piece = 0;; piece++) {
-    const std::string part = value.substr(at, piece_chars);
+    const std::string part = value.substr(at, piece_chars_);
     at += part.size();
     const bool last = at == value.size();
     TUTTI_TRY(ask("put " + piece_key(key, piece) + " value=" + (last ? "." : "+") + part, "put_result"));

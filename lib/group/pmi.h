@@ -39,7 +39,7 @@ class Pmi {
   int fd_;
   Deadline deadline_;
   std::string kvs_name_;
-  size_t max_value_chars_ = 0;
+  size_t piece_chars_ = 0;  // the launcher's limit, less the sign before it and a final zero
 };
 
 }  // namespace tutti
