@@ -87,16 +87,16 @@ TEST_CASE("tcp: a silence means a loss after many tries or three times the limit
   tcp::Silence silence;
   silence.silent_ns = kLimit;
   CHECK_FALSE(silence.lasts(kLimit));  // there is nothing to answer
-  silence.view.unanswered = true;
+  silence.view.tcpi_probes = 3;
   CHECK(silence.lasts(kLimit));
   CHECK_FALSE(silence.lasts(kLimit + 1));
   CHECK_FALSE(silence.lasts(0));
   CHECK_FALSE(silence.means_loss(0));
-  silence.view.tries = 9;
+  silence.view.tcpi_retransmits = 9;
   CHECK_FALSE(silence.means_loss(kLimit));
-  silence.view.tries = 10;
+  silence.view.tcpi_retransmits = 10;
   CHECK(silence.means_loss(kLimit));
-  silence.view.tries = 1;
+  silence.view.tcpi_retransmits = 1;
   silence.silent_ns = 3 * kLimit - 1;
   CHECK_FALSE(silence.means_loss(kLimit));
   silence.silent_ns = 3 * kLimit;

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "base/tcp_info.h"
-
 namespace tutti::tcp {
 namespace {
 
@@ -31,21 +29,6 @@ bool stays_on_host(int fd) {
 }
 
 }  // namespace
-
-// Who has stopped reading is asked by probes, ever less often, and answers them. So a long silence alone says nothing.
-KernelView kernel_view(int fd) {
-  const auto info = kernel_info(fd);
-  if (!info) return {};
-  const bool unanswered =
-      info->tcpi_probes >= kProbes || info->tcpi_last_ack_recv > info->tcpi_last_data_sent + kAnswerMs;
-  return {info->tcpi_last_ack_recv * kMs,
-          info->tcpi_bytes_acked,
-          info->tcpi_snd_mss,
-          info->tcpi_retransmits,
-          unanswered,
-          info->tcpi_total_retrans,
-          static_cast<double>(info->tcpi_busy_time) * 1e-6};
-}
 
 uint64_t unacknowledged_bytes(int fd) {
   int bytes = 0;
@@ -91,15 +74,15 @@ uint32_t sending_cpu_plus_1(int fd) {
 
 void Silence::look(int fd, int64_t now, bool is_loaded) {
   const bool was_idle = waiting_for == 0;
-  const uint64_t before = view.acknowledged_bytes;
-  const double busy_before = view.busy_seconds;
+  const tcp_info before = view;
   const int64_t idle_ns = now - moved_ns;  // if it was: since the last look
-  view = kernel_view(fd);
+  view = kernel_info(fd).value_or(tcp_info{});
   waiting_for = unacknowledged_bytes(fd);
-  if (was_idle || waiting_for == 0 || view.acknowledged_bytes != before) moved_ns = now;
-  silent_ns = std::min(now - moved_ns, view.silent_ns);
+  if (was_idle || waiting_for == 0 || view.tcpi_bytes_acked != before.tcpi_bytes_acked) moved_ns = now;
+  silent_ns = std::min(now - moved_ns, view.tcpi_last_ack_recv * kMs);
   if (was_loaded_ && is_loaded) {
-    rate.add(static_cast<double>(view.acknowledged_bytes - before), view.busy_seconds - busy_before);
+    rate.add(static_cast<double>(view.tcpi_bytes_acked - before.tcpi_bytes_acked),
+             static_cast<double>(view.tcpi_busy_time - before.tcpi_busy_time) * 1e-6);
     if (was_idle && waiting_for == 0) rate.rest(static_cast<double>(idle_ns) * 1e-9);
   }
   was_loaded_ = is_loaded;
@@ -134,7 +117,12 @@ void AckRate::rest(double seconds) {
 
 bool Silence::means_loss(int64_t limit_ns) const {
   constexpr uint32_t kTries = 10;  // where 30 % are lost each way, one of a thousand silences gets so far
-  return lasts(limit_ns) && (view.tries >= kTries || silent_ns >= 3 * limit_ns);
+  return lasts(limit_ns) && (view.tcpi_retransmits >= kTries || silent_ns >= 3 * limit_ns);
+}
+
+// Who has stopped reading is asked by probes, ever less often, and answers them. So a long silence alone says nothing.
+bool Silence::is_unanswered() const {
+  return view.tcpi_probes >= kProbes || view.tcpi_last_ack_recv > view.tcpi_last_data_sent + kAnswerMs;
 }
 
 std::string Silence::story() const {
@@ -142,11 +130,11 @@ std::string Silence::story() const {
       format("nothing was acknowledged for %.1f s (TUTTI_TCP_TIMEOUT)", static_cast<double>(silent_ns) * 1e-9);
   // Control connections, whose packets are small, know sooner of a host that is gone. Also acknowledgements travel in
   // packets that may be large.
-  if (view.packet_bytes > kSmallSegmentBytes)
+  if (view.tcpi_snd_mss > kSmallSegmentBytes)
     story += format(
-        "; if its host answers otherwise, the network may drop large packets, here of %llu bytes "
+        "; if its host answers otherwise, the network may drop large packets, here of %u bytes "
         "(tutti-doctor finds out, TUTTI_TCP_MSS=%d avoids it)",
-        static_cast<unsigned long long>(view.packet_bytes), kSmallSegmentBytes);
+        view.tcpi_snd_mss, kSmallSegmentBytes);
   return story;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/dial.h"
+#include "base/tcp_info.h"
 #include "transports/tcp/frame.h"
 #include "transports/tcp/pairs.h"
 
@@ -28,18 +29,6 @@ inline std::array<uint32_t, 5> hello_args(const tuttiLinkConfig& config, uint32_
   return args;
 }
 
-// What TCP knows about a connection.
-struct KernelView {
-  int64_t silent_ns = 0;  // since the last acknowledgement
-  uint64_t acknowledged_bytes = 0;
-  uint64_t packet_bytes = 0;  // of data in a packet that is full
-  uint32_t tries = 0;         // to send the same again, since the last acknowledgement
-  // Something was sent since, and time enough to answer has passed. Also the kernel of a stopped process answers.
-  bool unanswered = false;
-  uint64_t resent = 0;      // segments, since it was connected
-  double busy_seconds = 0;  // in which something was not acknowledged
-};
-KernelView kernel_view(int fd);
 // Bytes written that the peer's kernel has not acknowledged. Once it has, the peer reads them, whatever becomes of the
 // connection.
 uint64_t unacknowledged_bytes(int fd);
@@ -77,12 +66,15 @@ struct Silence {
   // Asks the kernel. `is_loaded`: of late the connection has had its part of what is large.
   void look(int fd, int64_t now, bool is_loaded = false);
   // For so long that others should do its work; never with a limit of 0.
-  bool lasts(int64_t limit_ns) const { return view.unanswered && limit_ns > 0 && silent_ns >= limit_ns; }
+  bool lasts(int64_t limit_ns) const { return is_unanswered() && limit_ns > 0 && silent_ns >= limit_ns; }
   // And after so many tries that no bad cable explains it, or for three times as long.
   bool means_loss(int64_t limit_ns) const;
+  // Something was sent since the last acknowledgement, and time enough to answer has passed. Also the kernel of a
+  // stopped process answers.
+  bool is_unanswered() const;
   std::string story() const;
 
-  KernelView view;
+  tcp_info view{};           // the kernel's, at the last look
   uint64_t waiting_for = 0;  // bytes not acknowledged, at the last look
   int64_t moved_ns = 0;      // since when no more were acknowledged
   int64_t silent_ns = 0;

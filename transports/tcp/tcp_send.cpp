@@ -122,7 +122,8 @@ tuttiRoom SendLink::acquire(const void* data, uint32_t, tuttiPosting, void** at)
 void SendLink::fill(tuttiLinkState* state) {
   state->unsent = unsent();
   state->resent = 0;
-  for (const SendStream& stream : streams_) state->resent += stream.resent_before + stream.silence.view.resent;
+  for (const SendStream& stream : streams_)
+    state->resent += stream.resent_before + stream.silence.view.tcpi_total_retrans;
 }
 
 // A connection that the kernel takes no more from keeps its piece; the others go on with the next ones.
@@ -221,7 +222,7 @@ SendLink::~SendLink() {
   const Deadline deadline = Deadline::after_seconds(kPartingSeconds);
   const auto suspects = [this] {
     return std::any_of(streams_.begin(), streams_.end(),
-                       [](const SendStream& s) { return s.fd && s.silence.view.unanswered; });
+                       [](const SendStream& s) { return s.fd && s.silence.is_unanswered(); });
   };
   while (!failure_ && awaits_acknowledgements() && unsent() == 0 && (!deadline.passed() || suspects())) {
     if (!poll()) return;
@@ -282,7 +283,7 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   // At once, instead of trying for minutes what others do.
   const linger at_once{1, 0};
   setsockopt(stream.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  stream.resent_before += kernel_view(stream.fd.get()).resent;
+  stream.resent_before += kernel_info(stream.fd.get()).value_or(tcp_info{}).tcpi_total_retrans;
   stream.silence = {};  // which counts that, too
   stream.fd.reset();
   stream.lost = why;
