@@ -163,13 +163,22 @@ class DiallingEndpoint {
   }
 
  protected:
-  DiallingEndpoint(const tuttiEndpointConfig& config, HelloKind kind, std::vector<Fd> listening)
-      : n_ranks_(config.n_ranks),
-        acceptor_(std::move(listening), key_of(config), kind, config.rank),
+  DiallingEndpoint(const tuttiEndpointConfig& config, HelloKind kind, Listener listener)
+      : contact_(std::move(listener.contact)),
+        n_ranks_(config.n_ranks),
+        acceptor_(std::move(listener.fds), key_of(config), kind, config.rank),
         key_(key_of(config)),
         kind_(kind),
         rank_(config.rank) {}
+  // As bytes, of not so many addresses that nothing else would fit into the endpoint's.
+  std::string short_contact() const {
+    constexpr size_t kMostAddresses = 20;
+    Contact some = contact_;
+    if (some.addresses.size() > kMostAddresses) some.addresses.resize(kMostAddresses);
+    return some.to_bytes();
+  }
 
+  const Contact contact_;
   const int n_ranks_;
   Acceptor acceptor_;
 

@@ -50,7 +50,7 @@ void receive_over_tcp(Input& in) {
   std::vector<tcp::SharedFd> connections;
   connections.emplace_back(std::move(sockets.ours));
   // Of a higher rank, which sends nothing back by this side's connections.
-  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 2}, std::vector<Fd>());
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 2}, Listener{});
   auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
   expect(static_cast<bool>(created), "there is memory for a few slots");
   tcp::RecvLink& link = *created.value();

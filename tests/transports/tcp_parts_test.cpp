@@ -104,7 +104,7 @@ TEST_CASE("tcp: a silence means a loss after many tries or three times the limit
 }
 
 TEST_CASE("tcp: a half that ends does not take the place of one that has come meanwhile") {
-  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 1}, std::vector<Fd>());
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 1}, Listener{});
   tcp::Pairs& pairs = door.pairs();
   const tuttiLinkConfig config = Ask{};
   const auto make = [&] {

@@ -294,11 +294,7 @@ class NetEndpoint : public DiallingEndpoint {
   }
 
   std::string address() const {
-    ByteWriter writer;
-    Contact contact = contact_;
-    if (contact.addresses.size() > kMostAddresses) contact.addresses.resize(kMostAddresses);
-    writer.put(kMagic).put_string(the_plugin->name()).put_string(contact.to_bytes());
-    return writer.take();
+    return ByteWriter().put(kMagic).put_string(the_plugin->name()).put_string(short_contact()).take();
   }
 
   std::string unreachable_because(std::string_view peer) const {
@@ -322,7 +318,6 @@ class NetEndpoint : public DiallingEndpoint {
 
  private:
   static constexpr uint32_t kMagic = 0x544e4554;
-  static constexpr size_t kMostAddresses = 20;  // so that all fits into an address
 
   template <auto close>
   struct Closes {
@@ -339,9 +334,8 @@ class NetEndpoint : public DiallingEndpoint {
 
   // Ranks take a host's devices in turn.
   NetEndpoint(const tuttiEndpointConfig& config, Listener listener)
-      : DiallingEndpoint(config, HelloKind::kNet, std::move(listener.fds)),
-        device_(config.rank % the_plugin->n_devices()),
-        contact_(std::move(listener.contact)) {}
+      : DiallingEndpoint(config, HelloKind::kNet, std::move(listener)),
+        device_(config.rank % the_plugin->n_devices()) {}
 
   static std::optional<Contact> contact_of(std::string_view bytes) {
     ByteReader reader(bytes);
@@ -377,7 +371,6 @@ class NetEndpoint : public DiallingEndpoint {
   }
 
   int device_;
-  Contact contact_;
   std::list<Incoming> incoming_;
 };
 

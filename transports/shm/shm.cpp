@@ -46,7 +46,7 @@ class ShmEndpoint : public DiallingEndpoint {
 
  private:
   ShmEndpoint(const tuttiEndpointConfig& config, const ShmAddress& address, Fd listen_fd)
-      : DiallingEndpoint(config, HelloKind::kShm, only(std::move(listen_fd))), address_(address) {}
+      : DiallingEndpoint(config, HelloKind::kShm, Listener{only(std::move(listen_fd)), {}}), address_(address) {}
 
   static std::optional<ShmAddress> parse(std::string_view bytes) {
     ShmAddress address;

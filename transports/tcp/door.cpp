@@ -38,7 +38,8 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
   return {};
 }
 
-std::unique_ptr<LinkHalf> Door::next(tuttiLinkConfig* config) {
+std::unique_ptr<LinkHalf> Door::accept(tuttiLinkConfig* config) {
+  look();
   return first_link(incomplete_, "link", [&](Incomplete& incomplete) {
     *config = incomplete.config;
     return make_link(incomplete);

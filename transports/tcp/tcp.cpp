@@ -36,17 +36,11 @@ class TcpEndpoint : public Door {
                                                   std::move(ring), pairs()));
   }
 
-  std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
-    look();
-    return next(config);
-  }
-
   // Of a common network, with the speed of this host's fastest interface: the kernel does not tell what lies between.
   Speed speed() const { return {30'000, bytes_per_second_}; }
 
  private:
-  TcpEndpoint(const tuttiEndpointConfig& config, Listener listener)
-      : Door(config, std::move(listener.fds)), contact_(std::move(listener.contact)) {}
+  using Door::Door;
 
   // What the kernel says of interfaces that are no hardware is made up (a veth pair: 10 Gb/s).
   static uint64_t fastest_bytes_per_second() {
@@ -59,7 +53,6 @@ class TcpEndpoint : public Door {
     return static_cast<uint64_t>(fastest > 0 ? fastest : kUnknownMegabits) * 1'000'000 / 8;
   }
 
-  Contact contact_;
   const uint64_t bytes_per_second_ = fastest_bytes_per_second();
 };
 

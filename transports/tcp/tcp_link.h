@@ -71,11 +71,11 @@ class WaitSet {
 // What an endpoint's receiving ends share: connections come in by one door, also those that replace what broke.
 class Door : public DiallingEndpoint {
  public:
-  Door(const tuttiEndpointConfig& config, std::vector<Fd> listening)
-      : DiallingEndpoint(config, HelloKind::kTcp, std::move(listening)), pairs_(config.rank) {}
+  Door(const tuttiEndpointConfig& config, Listener listener)
+      : DiallingEndpoint(config, HelloKind::kTcp, std::move(listener)), pairs_(config.rank) {}
   void look();
   // The next link whose connections are all there; null if there is none.
-  std::unique_ptr<LinkHalf> next(tuttiLinkConfig* config);
+  std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config);
   Pairs& pairs() { return pairs_; }
   std::optional<Error> shortage() const { return refusal_ ? refusal_ : DiallingEndpoint::shortage(); }
 

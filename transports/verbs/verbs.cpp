@@ -25,10 +25,8 @@ class VerbsEndpoint : public DiallingEndpoint {
   }
 
   std::string address() const {
-    Contact contact = contact_;
-    if (contact.addresses.size() > kMostAddresses) contact.addresses.resize(kMostAddresses);
     ByteWriter writer;
-    writer.put(kMagic).put_string(contact.to_bytes()).put(static_cast<uint32_t>(hub_.ports.size()));
+    writer.put(kMagic).put_string(short_contact()).put(static_cast<uint32_t>(hub_.ports.size()));
     for (const auto& port : hub_.ports) writer.put(port->address());
     return writer.take();
   }
@@ -64,7 +62,6 @@ class VerbsEndpoint : public DiallingEndpoint {
 
  private:
   static constexpr uint32_t kMagic = 0x54564233;
-  static constexpr size_t kMostAddresses = 20;  // so that all fits into an address
 
   struct Peer {
     Contact contact;
@@ -94,8 +91,7 @@ class VerbsEndpoint : public DiallingEndpoint {
   };
 
   VerbsEndpoint(const tuttiEndpointConfig& config, Listener listener, Ports ports, uint64_t most_bytes, uint32_t queues)
-      : DiallingEndpoint(config, HelloKind::kVerbs, std::move(listener.fds)),
-        contact_(std::move(listener.contact)),
+      : DiallingEndpoint(config, HelloKind::kVerbs, std::move(listener)),
         hub_{std::move(ports), UserMemory(config, hub_.ports, most_bytes), queues} {}
 
   // Null while the offer has not come, or the sender is not ready.
@@ -112,7 +108,6 @@ class VerbsEndpoint : public DiallingEndpoint {
     return is_ready ? std::move(incoming.link) : nullptr;
   }
 
-  Contact contact_;
   Hub hub_;
   std::list<Incoming> incoming_;
 };
