@@ -73,19 +73,17 @@ class Nap {
 class Half : public LinkHalf {
  public:
   ~Half() override {
-    if (region_ != nullptr) the_plugin->unpin(comm_, region_);
-    if (comm_ != nullptr) (the_plugin->*close_)(comm_);
+    if (region_ != nullptr) the_plugin->unpin(comm_.get(), region_);
+    comm_.reset();  // before the memory that its receives may still write to
   }
   void wait_end() override { look_out_.note_sleep(); }
 
  protected:
-  // `close` is the plugin's function for comms of its direction.
-  Half(const tuttiLinkConfig& config, SideConnection peer, void (Plugin::*close)(void*) const)
-      : config_(config), peer_(std::move(peer)), close_(close) {}
+  Half(const tuttiLinkConfig& config, SideConnection peer) : config_(config), peer_(std::move(peer)) {}
 
   // The comm is closed with the link, also if this fails.
-  Result<void> open(void* comm, uint64_t first_number) {
-    comm_ = comm;
+  Result<void> open(Plugin::Comm comm, uint64_t first_number) {
+    comm_ = std::move(comm);
     first_number_ = first_number;
     const size_t bytes = (config_.slots * slot_bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
     memory_.reset(static_cast<char*>(aligned_alloc(kPageBytes, bytes)));
@@ -93,7 +91,7 @@ class Half : public LinkHalf {
       return Error{Code::kSystemError, format("a net link with rank %d: no memory for %u slots of %u bytes",
                                               config_.peer, config_.slots, config_.slot_bytes)};
     requests_.resize(config_.slots);
-    TUTTI_TRY_ASSIGN(region_, the_plugin->pin(comm_, memory_.get(), bytes));
+    TUTTI_TRY_ASSIGN(region_, the_plugin->pin(comm_.get(), memory_.get(), bytes));
     return {};
   }
 
@@ -120,13 +118,12 @@ class Half : public LinkHalf {
   tuttiLinkConfig config_;
   SideConnection peer_;
   Nap nap_;
-  void* comm_ = nullptr;  // once connected
+  Plugin::Comm comm_{nullptr, nullptr};  // once connected
   uint64_t first_number_ = 0;
   void* region_ = nullptr;
   std::optional<Error> failure_;
 
  private:
-  void (Plugin::*close_)(void*) const;
   std::unique_ptr<char, void (*)(void*)> memory_{nullptr, free};
   std::vector<void*> requests_;  // by slot
   LookOut look_out_;
@@ -135,7 +132,7 @@ class Half : public LinkHalf {
 class SendLink final : public Half {
  public:
   SendLink(int device, const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config)
-      : Half(config, {}, &Plugin::close_sender), device_(device), dialer_(call, peer) {}
+      : Half(config, {}), device_(device), dialer_(call, peer) {}
   ~SendLink() override {
     if (region_ != nullptr) peer_.say(done_);
   }
@@ -187,7 +184,7 @@ class SendLink final : public Half {
       auto comm = the_plugin->connect(device_, &invitation_->handle);
       if (!got(comm)) return *failure_;
       if (comm.value() == nullptr) return {};
-      TUTTI_TRY(open(comm.value(), invitation_->first_number));
+      TUTTI_TRY(open(std::move(comm).value(), invitation_->first_number));
       peer_.say(kReady);
     }
     char said = 0;
@@ -204,7 +201,7 @@ class SendLink final : public Half {
     }
     for (; begun_ < published_ && begun_ - done_ < kMaxRequests; begun_++, nap_.moved()) {
       Header* message = slot(begun_);
-      const auto begun = the_plugin->send(comm_, message, sizeof *message + message->bytes, region_);
+      const auto begun = the_plugin->send(comm_.get(), message, sizeof *message + message->bytes, region_);
       if (!got(begun) || begun.value() == nullptr) return;
       request(begun_) = begun.value();
     }
@@ -219,11 +216,10 @@ class SendLink final : public Half {
 
 class RecvLink final : public Half {
  public:
-  // `comm` is its own from here on, whatever becomes of it.
-  static Result<std::unique_ptr<LinkHalf>> create(const tuttiLinkConfig& config, SideConnection peer, void* comm,
+  static Result<std::unique_ptr<LinkHalf>> create(const tuttiLinkConfig& config, SideConnection peer, Plugin::Comm comm,
                                                   uint64_t first_number) {
     auto link = std::unique_ptr<RecvLink>(new RecvLink(config, std::move(peer)));
-    TUTTI_TRY(link->open(comm, first_number));
+    TUTTI_TRY(link->open(std::move(comm), first_number));
     link->keep_receives();
     link->peer_.say(kReady);
     return std::unique_ptr<LinkHalf>(std::move(link));
@@ -256,8 +252,7 @@ class RecvLink final : public Half {
   }
 
  private:
-  RecvLink(const tuttiLinkConfig& config, SideConnection peer)
-      : Half(config, std::move(peer), &Plugin::close_receiver) {}
+  using Half::Half;
 
   void pull() {
     keep_receives();
@@ -274,7 +269,7 @@ class RecvLink final : public Half {
   }
   void keep_receives() {
     for (; posted_ - released_ < config_.slots && posted_ - received_ < kMaxRequests; posted_++) {
-      const auto posted = the_plugin->receive(comm_, slot(posted_), slot_bytes(), region_);
+      const auto posted = the_plugin->receive(comm_.get(), slot(posted_), slot_bytes(), region_);
       if (!got(posted) || posted.value() == nullptr) return;
       request(posted_) = posted.value();
     }
@@ -310,7 +305,7 @@ class NetEndpoint : public DiallingEndpoint {
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
-    while (auto accepted = acceptor_.next()) incoming_.push_back({accepted->hello, {std::move(accepted->fd)}, {}, 0});
+    while (auto accepted = acceptor_.next()) incoming_.push_back({accepted->hello, {std::move(accepted->fd)}});
     return first_link(incoming_, "net link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
 
@@ -319,17 +314,12 @@ class NetEndpoint : public DiallingEndpoint {
  private:
   static constexpr uint32_t kMagic = 0x544e4554;
 
-  template <auto close>
-  struct Closes {
-    void operator()(void* comm) const { (the_plugin->*close)(comm); }
-  };
   // Authenticated; the plugin has not accepted it, or the sender is not ready.
   struct Incoming {
     Hello hello;
     SideConnection side;
-    std::unique_ptr<void, Closes<&Plugin::close_listener>> listener;
-    uint64_t first_number;
-    std::unique_ptr<void, Closes<& Plugin::close_receiver>> comm = nullptr;
+    Plugin::Comm listener{nullptr, nullptr}, comm{nullptr, nullptr};
+    uint64_t first_number = 0;
   };
 
   // Ranks take a host's devices in turn.
@@ -348,8 +338,7 @@ class NetEndpoint : public DiallingEndpoint {
     Invitation invitation{};
     random_bytes(&invitation.first_number, sizeof invitation.first_number);
     incoming.first_number = invitation.first_number;
-    TUTTI_TRY_ASSIGN(void* listener, the_plugin->listen(device_, &invitation.handle));
-    incoming.listener.reset(listener);
+    TUTTI_TRY_ASSIGN(incoming.listener, the_plugin->listen(device_, &invitation.handle));
     if (incoming.side.say(invitation)) return {};
     return Error{Code::kRemoteError, "it did not take the invitation to connect"};
   }
@@ -359,13 +348,12 @@ class NetEndpoint : public DiallingEndpoint {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     if (!incoming.listener) TUTTI_TRY(invite(incoming));
     if (!incoming.comm) {
-      TUTTI_TRY_ASSIGN(void* comm, the_plugin->accept(incoming.listener.get()));
-      incoming.comm.reset(comm);
+      TUTTI_TRY_ASSIGN(incoming.comm, the_plugin->accept(incoming.listener));
     }
     char said = 0;
     const bool closed = incoming.side.look();
     if (incoming.comm && incoming.side.take(&said))
-      return RecvLink::create(*config, std::move(incoming.side), incoming.comm.release(), incoming.first_number);
+      return RecvLink::create(*config, std::move(incoming.side), std::move(incoming.comm), incoming.first_number);
     if (closed) return Error{Code::kRemoteError, "it closed its connection before it was ready"};
     return std::unique_ptr<LinkHalf>();
   }

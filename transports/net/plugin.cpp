@@ -86,26 +86,26 @@ Result<void> Plugin::check(const char* what, int result) const {
                       what, name(), result)};
 }
 
-Result<void*> Plugin::listen(int device, Handle* handle) const {
+Result<Plugin::Comm> Plugin::listen(int device, Handle* handle) const {
   void *comm = nullptr, *at = handle->data();
   TUTTI_TRY(check("listen", version_ == 11 ? call(table_->listen, context_, device, at, &comm)
                                            : call(table_->listen, device, at, &comm)));
-  return comm;
+  return Comm(comm, table_->close_listener);
 }
 
-Result<void*> Plugin::connect(int device, Handle* handle) const {
+Result<Plugin::Comm> Plugin::connect(int device, Handle* handle) const {
   void *comm = nullptr, *unused = nullptr, *at = handle->data();
   const int result = version_ <= 9    ? call(table_->connect, device, at, &comm, &unused)
                      : version_ == 10 ? call(table_->connect, device, &traffic_class, at, &comm, &unused)
                                       : call(table_->connect, context_, device, at, &comm, &unused);
   TUTTI_TRY(check("connect", result));
-  return comm;
+  return Comm(comm, table_->close_sender);
 }
 
-Result<void*> Plugin::accept(void* listener) const {
+Result<Plugin::Comm> Plugin::accept(const Comm& listener) const {
   void *comm = nullptr, *unused = nullptr;
-  TUTTI_TRY(check("accept", table_->accept(listener, &comm, &unused)));
-  return comm;
+  TUTTI_TRY(check("accept", table_->accept(listener.get(), &comm, &unused)));
+  return Comm(comm, table_->close_receiver);
 }
 
 Result<void*> Plugin::pin(void* comm, void* data, size_t bytes) const {

@@ -27,10 +27,13 @@ class Plugin {
   uint64_t bytes_per_second(int device) const;
   uint32_t latency_ns(int device) const;
 
+  // A listener or an end of a connection, with the function that closes it.
+  using Comm = std::unique_ptr<void, int (*)(void*)>;
+
   // All errors are kRemoteError, whatever the plugin's own.
-  Result<void*> listen(int device, Handle* handle) const;
-  Result<void*> connect(int device, Handle* handle) const;  // null: not yet
-  Result<void*> accept(void* listener) const;               // null: not yet
+  Result<Comm> listen(int device, Handle* handle) const;
+  Result<Comm> connect(int device, Handle* handle) const;  // null: not yet
+  Result<Comm> accept(const Comm& listener) const;         // null: not yet
   Result<void*> pin(void* comm, void* data, size_t bytes) const;
   void unpin(void* comm, void* region) const { table_->unpin(comm, region); }
   // A request for test(), or null: not now.
@@ -38,9 +41,6 @@ class Plugin {
   Result<void*> receive(void* comm, void* data, size_t bytes, void* region) const;
   // True: it is done, there is no such request any more, and *bytes have come (of a receive).
   Result<bool> test(void* request, int* bytes) const;
-  void close_sender(void* comm) const { table_->close_sender(comm); }
-  void close_receiver(void* comm) const { table_->close_receiver(comm); }
-  void close_listener(void* comm) const { table_->close_listener(comm); }
 
  private:
   // Its type depends on the version.
