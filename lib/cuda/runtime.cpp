@@ -92,29 +92,8 @@ cudaError_t create_urgent(cudaStream_t* stream) {
   return code == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, most) : code;
 }
 
-// On a stream of its own: the default one waits for others of the device, where kernels may wait for another rank.
-cudaError_t clear(void* memory, size_t bytes) {
-  cudaStream_t stream;
-  cudaError_t code = create_urgent(&stream);
-  if (code != cudaSuccess) return code;
-  code = cudaMemsetAsync(memory, 0, bytes, stream);
-  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
-  (void)cudaStreamDestroy(stream);
-  return code;
-}
-
 class RuntimeMemory : public virtual GpuMemory {
  public:
-  Result<void*> allocate(size_t bytes) override {
-    const ApartFromCaptures apart;
-    void* memory = nullptr;
-    TUTTI_TRY(check("cudaMalloc", cudaMalloc(&memory, bytes)));
-    const cudaError_t code = clear(memory, bytes);
-    if (code == cudaSuccess) return memory;
-    (void)cudaFree(memory);
-    return cuda_error("cudaMemsetAsync", code);
-  }
-
   Result<void*> allocate_host(size_t bytes) override {
     const ApartFromCaptures apart;
     void* memory = nullptr;
@@ -361,6 +340,18 @@ Result<void> launch(const void* kernel, uint32_t n_blocks, uint32_t n_threads, c
 
 class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
  public:
+  // Zeroed on a stream of its own: the default one waits for others of the device, where kernels may wait for another
+  // rank.
+  Result<void*> allocate(size_t bytes) override {
+    const ApartFromCaptures apart;
+    void* memory = nullptr;
+    TUTTI_TRY(check("cudaMalloc", cudaMalloc(&memory, bytes)));
+    const auto cleared = do_now(*this, [&](StreamRef stream) { return zero(memory, bytes, stream); });
+    if (cleared) return memory;
+    free(memory);
+    return cleared.error();
+  }
+
   Result<int> device_count() override {
     int count = 0;
     TUTTI_TRY(check("cudaGetDeviceCount", cudaGetDeviceCount(&count)));
