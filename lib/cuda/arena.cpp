@@ -16,10 +16,9 @@ uint32_t sample_of(int from, int to) {
 Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std::vector<Seat>& seats,
                                                size_t more_bytes, std::string* why) {
   std::unique_ptr<Arenas> arenas(new Arenas(host, port));
-  const auto allocated = arenas->allocate(more_bytes);
   IpcHandle handle;
   const auto shared = [&]() -> Result<void> {
-    TUTTI_TRY(allocated);
+    TUTTI_TRY(arenas->allocate(more_bytes));
     if (!seats[static_cast<size_t>(host.rank())].info.waits_in_streams)
       return Error{Code::kCudaError, "streams of this device or driver cannot wait for words in memory"};
     if (are_in_one_process(seats)) return {};

@@ -61,8 +61,8 @@ class Arena {
 
 class Direct final : public Way {
  public:
-  Direct(Host& host, Port& port, int device, const DeviceInfo& info, std::shared_ptr<Proxy> proxy)
-      : host_(host), port_(port), device_(device), info_(info), proxy_(std::move(proxy)) {}
+  Direct(Host& host, Port& port, int device, const DeviceInfo& info, std::shared_ptr<Proxy> proxy, uint64_t least_bytes)
+      : host_(host), port_(port), device_(device), info_(info), proxy_(std::move(proxy)), least_bytes_(least_bytes) {}
 
   // On this rank alone.
   Result<void> prepare() {
@@ -99,8 +99,6 @@ class Direct final : public Way {
         return Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
     return {};
   }
-
-  void set_least_bytes(uint64_t bytes) { least_bytes_ = bytes; }
 
   const char* name() const override { return "from GPU to GPU by network devices (GPUDirect RDMA)"; }
   bool takes(const Operation& operation) const override {
@@ -191,7 +189,7 @@ class Direct final : public Way {
   const int device_;
   const DeviceInfo info_;
   const std::shared_ptr<Proxy> proxy_;
-  uint64_t least_bytes_ = kLeastBytes;
+  const uint64_t least_bytes_;
   // The last one for all, because operations follow each other; those outgrown may be in a graph.
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
@@ -212,7 +210,8 @@ Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, con
   TUTTI_TRY_ASSIGN(const int setting, agreed_setting(host));
   *why = "TUTTI_GPU_DIRECT=0 on some rank";
   if (setting == kNever) return std::unique_ptr<Way>();
-  auto direct = std::make_unique<Direct>(host, port, device, info, std::move(proxy));
+  const uint64_t least_bytes = setting == kAlways ? 1 : kLeastBytes;
+  auto direct = std::make_unique<Direct>(host, port, device, info, std::move(proxy), least_bytes);
   TUTTI_TRY_ASSIGN(*why, agree(host, direct->prepare()));
   if (!why->empty()) return std::unique_ptr<Way>();
   TUTTI_TRY(host.connect_direct());
@@ -220,11 +219,10 @@ Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, con
   if (host.broken()) return host.breakage();
   TUTTI_TRY_ASSIGN(*why, agree(host, tried));
   if (!why->empty()) return std::unique_ptr<Way>();
-  if (setting == kAlways) direct->set_least_bytes(1);
   log(LogLevel::kInfo,
       "CUDA device %d: network devices move data from GPU to GPU (GPUDirect RDMA), operations of %llu "
       "bytes and more and all messages",
-      device, static_cast<unsigned long long>(setting == kAlways ? 1 : kLeastBytes));
+      device, static_cast<unsigned long long>(least_bytes));
   return std::unique_ptr<Way>(std::move(direct));
 }
 

@@ -16,9 +16,7 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   called_[place].store(round, std::memory_order_relaxed);
   if (r->mismatch) return *r->mismatch;
   r->arrivals.resize(ranks_.size());
-  r->has_come.resize(ranks_.size());
   r->arrivals[place] = std::move(arrival);
-  r->has_come[place] = true;
   r->mismatch = compare(*r, round, place);
   const bool is_last = ++r->n_come == ranks_.size();
   if (is_last) rounds_.erase(round);
@@ -30,7 +28,7 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
 // With one of those that have come before, which are alike.
 std::optional<Error> Meeting::compare(const Round& round, uint64_t number, size_t place) const {
   size_t other = 0;
-  while (other < ranks_.size() && (other == place || !round.has_come[other])) other++;
+  while (other < ranks_.size() && (other == place || called_[other].load(std::memory_order_relaxed) < number)) other++;
   if (other == ranks_.size()) return std::nullopt;
   const auto [a, b] = std::minmax(place, other);
   if (to_call(round.arrivals[a].operation) == to_call(round.arrivals[b].operation)) return std::nullopt;

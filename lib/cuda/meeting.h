@@ -83,7 +83,6 @@ class Meeting {
   // One operation of all.
   struct Round {
     Arrivals arrivals;
-    std::vector<bool> has_come;
     size_t n_come = 0;
     std::optional<Error> mismatch;
     // All have come, or there is a mismatch; its release pairs with the acquire of who may read the rest then.
