@@ -81,10 +81,17 @@ inline Result<void> check_link_config(const tuttiLinkConfig& c) {
                c.peer};
 }
 
+// What a shorter struct does not have is 0.
+inline tuttiEndpointConfig whole(const tuttiEndpointConfig& config) {
+  tuttiEndpointConfig all{};
+  memcpy(&all, &config, std::min<size_t>(config.struct_bytes, sizeof all));
+  return all;
+}
+
 inline Key key_of(const tuttiEndpointConfig& config) {
   Key key;
   memcpy(key.data(), config.group_key, key.size());
-  key.encrypts = config.struct_bytes >= sizeof config && config.encrypt != 0;
+  key.encrypts = config.encrypt != 0;
   return key;
 }
 
@@ -217,7 +224,7 @@ struct TransportTable {
 
   static tuttiResult_t endpoint_open(const tuttiEndpointConfig* config, tuttiEndpoint** endpoint,
                                      tuttiEndpointInfo* info, tuttiTransportError* error) {
-    auto opened = EndpointClass::open(*config);
+    auto opened = EndpointClass::open(whole(*config));
     if (!opened) return report(opened.error(), error);
     const std::string address = opened.value()->address();
     info->address_bytes = static_cast<uint32_t>(address.copy(info->address, sizeof info->address));

@@ -2,25 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "base/fd.h"
 #include "base/log.h"
 
 namespace tutti::verbs {
-namespace {
-
-// What a shorter struct does not have is NULL.
-tuttiEndpointConfig whole(const tuttiEndpointConfig& config) {
-  tuttiEndpointConfig all{};
-  memcpy(&all, &config, std::min<size_t>(config.struct_bytes, sizeof all));
-  return all;
-}
-
-}  // namespace
-
-UserMemory::UserMemory(const tuttiEndpointConfig& config, const Ports& ports, uint64_t most_bytes)
-    : config_(whole(config)), ports_(ports), most_bytes_(most_bytes) {}
 
 std::shared_ptr<const Pinned> UserMemory::find(const void* data, size_t bytes) {
   const Entry* entry = look_up(data, bytes);

@@ -12,7 +12,8 @@ namespace tutti::verbs {
 
 class UserMemory {
  public:
-  UserMemory(const tuttiEndpointConfig& config, const Ports& ports, uint64_t most_bytes);
+  UserMemory(const tuttiEndpointConfig& config, const Ports& ports, uint64_t most_bytes)
+      : config_(config), ports_(ports), most_bytes_(most_bytes) {}
   // Who may move these bytes from or to where they lie; null if they are to be copied. Stays registered with the ports
   // as long as somebody has it.
   std::shared_ptr<const Pinned> find(const void* data, size_t bytes);
