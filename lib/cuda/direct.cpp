@@ -10,7 +10,6 @@
 // Geijn et al., "Interprocessor Collective Communication Library", 1994).
 #include <algorithm>
 
-#include "base/contained.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
@@ -167,11 +166,9 @@ class Direct final : public Way {
   // come after all before them; and what the network has written is visible before the stream sees the answer.
   Result<void> exchange(const Operation& operation, std::vector<std::vector<Message>> phases, const Turn& turn) {
     const uint32_t number = proxy_->announce(
-        [this, operation, phases = std::move(phases)] {
-          for (const auto& messages : phases) {
-            const auto moved = contained([&] { return move(operation, messages); });  // on the proxy's thread
-            if (!moved && !host_.broken()) host_.break_with(moved.error());
-          }
+        [this, operation, phases = std::move(phases)]() -> Result<void> {
+          for (const auto& messages : phases) TUTTI_TRY(move(operation, messages));  // on the proxy's thread
+          return {};
         },
         turn.is_captured);
     const WordOperation words[] = {proxy_->request(number), proxy_->answer(number), proxy_->take_back_answer()};

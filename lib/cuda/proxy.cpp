@@ -1,14 +1,16 @@
 #include "cuda/proxy.h"
 
 #include "base/clock.h"
+#include "base/contained.h"
 #include "base/thread.h"
+#include "cuda/ways.h"
 #include "exec/wait.h"
 
 namespace tutti::cuda {
 
-Result<std::unique_ptr<Proxy>> Proxy::create(GpuMemory& memory) {
+Result<std::unique_ptr<Proxy>> Proxy::create(Host& host, GpuMemory& memory) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
-  std::unique_ptr<Proxy> proxy(new Proxy(memory));
+  std::unique_ptr<Proxy> proxy(new Proxy(host, memory));
   TUTTI_TRY_ASSIGN(void* words, memory.allocate_host(4096));
   proxy->request_ = new (words) std::atomic<uint32_t>(0);
   proxy->answer_ = new (static_cast<char*>(words) + 2048) std::atomic<uint32_t>(0);
@@ -63,6 +65,8 @@ void Proxy::serve() {
   }
 }
 
+// An error breaks the communicator, which tells everybody; also one that does not by itself: a graph was launched after
+// tuttiCommFinalize, or there is no memory.
 void Proxy::run(uint32_t number) {
   Task task;
   std::unique_lock lock(mutex_);
@@ -73,7 +77,8 @@ void Proxy::run(uint32_t number) {
   if (only_answers_) return;
   is_running_ = true;
   lock.unlock();
-  task();
+  const auto ran = contained(task);
+  if (!ran && !host_.broken()) host_.break_with(ran.error());
   lock.lock();
   is_running_ = false;
   changed_.notify_all();

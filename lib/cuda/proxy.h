@@ -15,11 +15,13 @@
 
 namespace tutti::cuda {
 
+class Host;
+
 class Proxy {
  public:
-  using Task = std::function<void()>;
+  using Task = std::function<Result<void>()>;  // an error breaks the communicator
 
-  static Result<std::unique_ptr<Proxy>> create(GpuMemory& memory);
+  static Result<std::unique_ptr<Proxy>> create(Host& host, GpuMemory& memory);
   // No stream may ask for anything any more.
   ~Proxy();
   // Tasks are answered and not run from now on; waits for one that runs.
@@ -36,10 +38,11 @@ class Proxy {
   bool take_answer(uint32_t number) { return answer_->compare_exchange_strong(number, 0, std::memory_order_acq_rel); }
 
  private:
-  explicit Proxy(GpuMemory& memory) : memory_(memory) {}
+  Proxy(Host& host, GpuMemory& memory) : host_(host), memory_(memory) {}
   void serve();
   void run(uint32_t number);
 
+  Host& host_;
   GpuMemory& memory_;
   // In memory of the host that streams write to and wait for: the number of the task that is to run, and of the one
   // that has run; 0 in between.

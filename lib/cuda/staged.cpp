@@ -9,7 +9,6 @@
 #include <chrono>
 #include <thread>
 
-#include "base/contained.h"
 #include "cuda/pieces.h"
 #include "cuda/ways.h"
 #include "exec/program.h"
@@ -214,14 +213,8 @@ class Staged final : public Way {
     return input_.record(turn.stream);
   }
 
-  // An error breaks the communicator, which tells everybody; also one that does not by itself: a graph was launched
-  // after tuttiCommFinalize, or there is no memory.
   uint32_t announce(const Operation& operation, bool stays) {
-    const auto task = [this, operation] {
-      const auto ran = contained([&] { return host_.run_on_host(operation); });
-      if (!ran && !host_.broken()) host_.break_with(ran.error());
-    };
-    return proxy_->announce(task, stays);
+    return proxy_->announce([this, operation] { return host_.run_on_host(operation); }, stays);
   }
 
   Host& host_;

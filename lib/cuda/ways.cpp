@@ -71,7 +71,7 @@ Result<void> Ways::add_all() {
     if (r == 0) name = reader.get_string();
   }
   const auto household = household_of(seats, name);
-  TUTTI_TRY_ASSIGN(proxy_, Proxy::create(port_));
+  TUTTI_TRY_ASSIGN(proxy_, Proxy::create(host_, port_));
   if (household != nullptr && household->ranks().size() == seats.size()) {
     all_.push_back(make_together(host_, port_, info_, household));
     all_.push_back(make_mail(host_, port_, name));
