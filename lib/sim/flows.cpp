@@ -15,29 +15,16 @@ Flows::Flows(const Network& network) : speeds_(network.wires()), wires_(speeds_.
 
 void Flows::begin(int id, const Route& route, uint64_t bytes, double at_once, double now_ns) {
   if (static_cast<size_t>(id) >= flows_.size()) flows_.resize(static_cast<size_t>(id) + 1);
-  Flow& made = flow(id);
-  made = {.route = route, .left = static_cast<double>(bytes) - at_once, .since_ns = now_ns};
-  for (int i = 0; i < route.n_wires; i++) {
-    const auto at = static_cast<size_t>(i);
-    std::vector<int>& flows = wire(route.wires[at]).flows;
-    made.place[at] = static_cast<uint32_t>(flows.size());
-    flows.push_back(id);
-    touched_.push_back(route.wires[at]);
+  flow(id) = {.route = route, .left = static_cast<double>(bytes) - at_once, .since_ns = now_ns};
+  for (const int index : route.used()) {
+    wire(index).flows.push_back(id);
+    touched_.push_back(index);
   }
 }
 
 void Flows::end(int id) {
-  const Flow& ended = flow(id);
-  for (int i = 0; i < ended.route.n_wires; i++) {
-    const auto at = static_cast<size_t>(i);
-    const int index = ended.route.wires[at];
-    std::vector<int>& flows = wire(index).flows;
-    const int last = flows.back();
-    flows[ended.place[at]] = last;
-    Flow& moved = flow(last);
-    for (int j = 0; j < moved.route.n_wires; j++)
-      if (moved.route.wires[static_cast<size_t>(j)] == index) moved.place[static_cast<size_t>(j)] = ended.place[at];
-    flows.pop_back();
+  for (const int index : flow(id).route.used()) {
+    std::erase(wire(index).flows, id);
     touched_.push_back(index);
   }
 }
@@ -63,7 +50,7 @@ void Flows::find_component() {
       if (found.seen == epoch_) continue;
       found.seen = epoch_;
       found.is_fixed = false;
-      for (int j = 0; j < found.route.n_wires; j++) see(found.route.wires[static_cast<size_t>(j)]);
+      for (const int crossed : found.route.used()) see(crossed);
     }
   }
 }
@@ -83,8 +70,8 @@ void Flows::fix(int index, double speed, double now_ns) {
     Flow& fixed = flow(id);
     if (fixed.is_fixed) continue;
     fixed.is_fixed = true;
-    for (int j = 0; j < fixed.route.n_wires; j++) {
-      Wire& crossed = wire(fixed.route.wires[static_cast<size_t>(j)]);
+    for (const int crossing : fixed.route.used()) {
+      Wire& crossed = wire(crossing);
       crossed.left = std::max(0.0, crossed.left - speed);
       crossed.unfixed--;
     }

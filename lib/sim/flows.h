@@ -29,7 +29,6 @@ class Flows {
  private:
   struct Flow {
     Route route;
-    std::array<uint32_t, 5> place{};  // in each wire's list
     double left = 0, speed = 0, since_ns = 0;
     uint32_t seen = 0;
     bool is_fixed = false;

@@ -11,6 +11,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct Route {
   std::array<int, 5> wires{};
   int n_wires = 0;
   double latency_ns = 0, message_ns = 0, byte_ns = 0;
+
+  std::span<const int> used() const { return {wires.data(), static_cast<size_t>(n_wires)}; }
 };
 
 class Network {

@@ -77,7 +77,7 @@ void Traffic::leave_in_turn(int index) {
   const double begins_ns = nic.free_ns(now_ns);
   nic.take(leaving.bytes, now_ns);
   leaving.leaves_ns = nic.free_ns(now_ns);
-  const int in = from.route.wires[static_cast<size_t>(from.route.n_wires - 1)];
+  const int in = from.route.used().back();
   leaving.at_once = shapers_[static_cast<size_t>(in)].take(leaving.bytes, begins_ns);
   wire_bytes_[static_cast<size_t>(from.nic)] += leaving.bytes;
   events_.post(begins_ns, Event::kLeaves, index);
@@ -106,8 +106,7 @@ Span Traffic::flow_ended(int index) {
   flows_.end(index);
   ended.version++;
   const Message& came = messages_[place_of(index, ended.ended++)];
-  for (int i = 0; i < ended.route.n_wires; i++)
-    wire_bytes_[static_cast<size_t>(ended.route.wires[static_cast<size_t>(i)])] += came.bytes;
+  for (const int wire : ended.route.used()) wire_bytes_[static_cast<size_t>(wire)] += came.bytes;
   const double at_ns = ended.nic < 0 ? events_.now_ns() : std::max(events_.now_ns(), came.leaves_ns);
   const Span span{Span::kMessage, ended.from, ended.sender, ended.to, came.bytes, ended.begun_ns, at_ns};
   events_.post(at_ns + ended.route.latency_ns, Event::kArrives, index);
