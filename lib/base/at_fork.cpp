@@ -5,7 +5,8 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
+#include <bitset>
 #include <new>
 #include <type_traits>
 #include <variant>
@@ -14,16 +15,9 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kMostSockets = 1 << 20;
-using Word = std::atomic<uint64_t>;
-std::array<Word, kMostSockets / 64> g_sockets;  // a bit each
-
-uint64_t bit_of(int fd) {
-  return uint64_t{1} << (fd % 64);
-}
-Word* word_of(int fd) {
-  return fd >= 0 && static_cast<size_t>(fd) < kMostSockets ? &g_sockets[static_cast<size_t>(fd) / 64] : nullptr;
-}
+// By their numbers. Of who holds sockets_mutex().
+std::bitset<1 << 20> g_sockets;
+size_t g_end = 0;  // of the numbers that have been entered
 
 using Held = std::variant<std::mutex*, std::shared_mutex*>;
 void unlock(const Held& held) {
@@ -69,13 +63,12 @@ void after_fork_in_parent() {
 // The numbers stay taken: objects that the child has inherited may still hold them.
 void replace_sockets() {
   int null = -1;
-  for (size_t i = 0; i < g_sockets.size(); i++) {
-    if (g_sockets[i].load(std::memory_order_relaxed) == 0) continue;  // to write there would cost a page
-    for (uint64_t bits = g_sockets[i].exchange(0, std::memory_order_relaxed); bits != 0; bits &= bits - 1) {
-      const int fd = static_cast<int>(i * 64) + __builtin_ctzll(bits);
-      if (null < 0) null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-      if (null < 0 || ::dup3(null, fd, O_CLOEXEC) < 0) ::close(fd);
-    }
+  for (size_t number = 0; number < g_end; number++) {
+    if (!g_sockets[number]) continue;
+    g_sockets.reset(number);
+    const int fd = static_cast<int>(number);
+    if (null < 0) null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || ::dup3(null, fd, O_CLOEXEC) < 0) ::close(fd);
   }
   if (null >= 0) ::close(null);
 }
@@ -102,17 +95,19 @@ std::mutex& sockets_mutex() {
 }
 
 void enter_socket(int fd) {
-  if (Word* const word = word_of(fd)) word->fetch_or(bit_of(fd), std::memory_order_relaxed);
+  const auto number = static_cast<size_t>(fd);
+  if (number >= g_sockets.size()) return;
+  g_sockets.set(number);
+  g_end = std::max(g_end, number + 1);
 }
 
 void close_descriptor(int fd) {
-  Word* const word = word_of(fd);
-  if (word == nullptr || (word->load(std::memory_order_relaxed) & bit_of(fd)) == 0) {
-    ::close(fd);
-    return;
-  }
-  const std::lock_guard lock(sockets_mutex());
-  word->fetch_and(~bit_of(fd), std::memory_order_relaxed);
+  const auto number = static_cast<size_t>(fd);
+  std::unique_lock lock(sockets_mutex());
+  if (number < g_end && g_sockets[number])
+    g_sockets.reset(number);
+  else
+    lock.unlock();  // to close a file may take long
   ::close(fd);
 }
 

@@ -10,8 +10,6 @@
 // Any thread. What is given here stays for good.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 
