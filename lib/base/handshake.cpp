@@ -23,12 +23,6 @@ void sodium_ready() {
   [[maybe_unused]] static const int once = sodium_init();
 }
 
-Result<bool> moved_all(Moved moved, const char* what) {
-  if (moved != Moved::kBroken) return moved == Moved::kAll;
-  if (errno == 0) return Error{Code::kRemoteError, "the other side closed the connection during the handshake"};
-  return system_error(what, errno);
-}
-
 }  // namespace
 
 Key derive_key(const void* secret, size_t bytes) {
@@ -73,20 +67,21 @@ Handshake Handshake::server(const Key& key, HelloKind kind, int my_rank) {
 
 Handshake::Status Handshake::advance(int fd) {
   while (why_.empty()) {
-    Result<bool> moved = buffers_.send(fd);
-    if (moved && moved.value()) {
+    const char* doing = "sending the handshake";
+    Moved moved = buffers_.send(fd);
+    if (moved == Moved::kAll) {
       if (next_.take == nullptr) return Status::kDone;
+      doing = "receiving the handshake";
       moved = buffers_.receive(fd, next_.bytes);
     }
-    if (!moved)
-      fail(std::move(moved).error().message);
-    else if (!moved.value())
-      return Status::kPending;
-    else
+    if (moved == Moved::kSome) return Status::kPending;
+    if (moved == Moved::kAll)
       (this->*next_.take)(buffers_.take());
+    else
+      fail(errno == 0 ? "the other side closed the connection during the handshake"
+                      : system_error(doing, errno).message);
   }
-  if (wants_write())
-    (void)buffers_.send(fd);  // the refusal of a wrong proof, without waiting: the connection ends here
+  buffers_.send(fd);  // the refusal of a wrong proof, without waiting: the connection ends here
   return Status::kFailed;
 }
 
@@ -217,14 +212,6 @@ void MessageBuffers::queue(const void* data, size_t bytes) {
   if (out_sent_ == out_bytes_) out_sent_ = out_bytes_ = 0;
   memcpy(out_ + out_bytes_, data, bytes);
   out_bytes_ += bytes;
-}
-
-Result<bool> MessageBuffers::send(int fd) {
-  return moved_all(send_rest(fd, nullptr, out_, out_bytes_, &out_sent_), "sending the handshake");
-}
-
-Result<bool> MessageBuffers::receive(int fd, size_t bytes) {
-  return moved_all(recv_rest(fd, nullptr, in_, bytes, &in_got_), "receiving the handshake");
 }
 
 }  // namespace tutti

@@ -77,9 +77,8 @@ class MessageBuffers {
  public:
   void queue(const void* data, size_t bytes);
   bool has_unsent() const { return out_sent_ < out_bytes_; }
-  // All that is left; false if that is not possible now.
-  Result<bool> send(int fd);
-  Result<bool> receive(int fd, size_t bytes);
+  Moved send(int fd) { return send_rest(fd, nullptr, out_, out_bytes_, &out_sent_); }
+  Moved receive(int fd, size_t bytes) { return recv_rest(fd, nullptr, in_, bytes, &in_got_); }
   // What has been received; the next call begins another message.
   const uint8_t* take() { return in_got_ = 0, in_; }
 
