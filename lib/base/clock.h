@@ -1,12 +1,11 @@
 // Monotonic time and deadlines.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 namespace tutti {
 
@@ -21,11 +20,10 @@ class Deadline {
  public:
   static Deadline after_seconds(double seconds) { return Deadline(now_ns() + static_cast<int64_t>(seconds * 1e9)); }
   static Deadline never() { return Deadline(INT64_MAX); }
-  // At most two may cancel it: the new thing's owner, and that of what it is made from.
   Deadline or_when(std::function<bool()> cancelled) const {
     Deadline sooner = *this;
-    (sooner.cancelled_[0] == nullptr ? sooner.cancelled_[0] : sooner.cancelled_[1]) =
-        std::make_shared<const std::function<bool()>>(std::move(cancelled));
+    sooner.cancelled_ = std::make_shared<const std::function<bool()>>(
+        [before = cancelled_, by = std::move(cancelled)] { return (before && (*before)()) || by(); });
     return sooner;
   }
   Deadline plus_seconds(double seconds) const {
@@ -46,16 +44,11 @@ class Deadline {
   }
 
  private:
-  using Cancelled = std::shared_ptr<const std::function<bool()>>;
-
   explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
-  bool cancelled() const {
-    return std::any_of(cancelled_.begin(), cancelled_.end(),
-                       [](const Cancelled& by) { return by != nullptr && (*by)(); });
-  }
+  bool cancelled() const { return cancelled_ && (*cancelled_)(); }
 
   int64_t at_ns_;
-  std::array<Cancelled, 2> cancelled_;
+  std::shared_ptr<const std::function<bool()>> cancelled_;
 };
 
 }  // namespace tutti
