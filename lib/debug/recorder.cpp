@@ -13,6 +13,7 @@
 
 #include "base/at_fork.h"
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -41,7 +42,7 @@ void remove_files() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (const Recorder* recorder : all.all)
-    if (!recorder->path().empty() && !is_evidence(read_trace(*recorder))) unlink(recorder->path().c_str());
+    if (!recorder->path().empty() && !read_trace(*recorder).is_evidence()) unlink(recorder->path().c_str());
 }
 
 Registry* make_registry() {
@@ -135,7 +136,7 @@ void Recorder::use(void* memory) {
 
 void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
   static std::atomic<int> swept_by{0};  // a forked child does it again
-  const std::string folder = trace_folder();
+  const std::string folder = env_string(Env::kTraceDir);
   const ProcessId me = this_process();
   if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
   const std::lock_guard lock(registry().mutex);  // for who visits them

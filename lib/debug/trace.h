@@ -42,6 +42,7 @@ struct Trace {
   bool has_failed() const { return !error.empty(); }
   const TracedOperation* last() const { return operations.empty() ? nullptr : &operations.back(); }
   bool is_in_operation() const { return last() != nullptr && last()->state == TracedOperation::State::kStarted; }
+  bool is_evidence() const { return has_failed() || is_in_operation(); }  // once the process is gone
 };
 
 // From ticks to the monotonic clock, by two points in time: when a recorder was made, and now. All recorders of a host

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/file.h"
 #include "base/socket.h"
 #include "debug/trace.h"
@@ -51,17 +50,17 @@ uint64_t own_pid_namespace() {
   return stat("/proc/self/ns/pid", &ns) == 0 ? uint64_t{machine} << 32 | (ns.st_ino & 0xffffffff) : 0;
 }
 
-bool is_of_this_machine(const ProcessId& process) {
-  static const uint64_t mine = own_pid_namespace();
-  return process.pid_namespace >> 32 == mine >> 32;
-}
+struct File {
+  std::string path;
+  ProcessId maker;
+};
 
 // Of all machines.
-std::vector<std::string> all_files(const std::string& folder) {
-  std::vector<std::string> paths;
+std::vector<File> all_files(const std::string& folder) {
+  std::vector<File> files;
   for (const std::string& name : entries_of(folder))
-    if (maker_of(name)) paths.push_back(folder + "/" + name);
-  return paths;
+    if (const auto maker = maker_of(name)) files.push_back({folder + "/" + name, *maker});
+  return files;
 }
 
 int64_t last_ns_of(const Trace& trace) {
@@ -89,10 +88,6 @@ char process_state(const ProcessId& process) {
   return found.start == process.start ? found.state : 'X';
 }
 
-std::string trace_folder() {
-  return env_string(Env::kTraceDir);
-}
-
 std::string trace_file_name(const ProcessId& process, uint64_t number) {
   return format("%s%u.%llu.%d.%llu.%llu", kPrefix, getuid(), static_cast<unsigned long long>(process.pid_namespace),
                 process.pid, static_cast<unsigned long long>(process.start), static_cast<unsigned long long>(number));
@@ -113,29 +108,26 @@ std::optional<ProcessId> maker_of(const std::string& file_name) {
 }
 
 std::vector<std::string> trace_files(const std::string& folder) {
-  std::vector<std::string> paths = all_files(folder);
-  std::erase_if(
-      paths, [&](const std::string& path) { return !is_of_this_machine(*maker_of(path.substr(folder.size() + 1))); });
+  static const uint64_t mine = own_pid_namespace();
+  std::vector<std::string> paths;
+  for (const auto& [path, maker] : all_files(folder))
+    if (maker.pid_namespace >> 32 == mine >> 32) paths.push_back(path);
   return paths;
-}
-
-bool is_evidence(const Trace& trace) {
-  return trace.has_failed() || trace.is_in_operation();
 }
 
 void sweep_trace_files(const std::string& folder) {
   std::vector<std::pair<int64_t, std::string>> evidence;  // and when it ended
-  for (const std::string& path : all_files(folder)) {
-    const char state = process_state(*maker_of(path.substr(folder.size() + 1)));
+  for (const auto& [path, maker] : all_files(folder)) {
+    const char state = process_state(maker);
     if (state != 'X') {
       if (state == '?' && is_a_week_old(path)) unlink(path.c_str());
       continue;
     }
     const auto trace = read_trace(path);
-    const bool is_recent = trace && is_evidence(trace.value()) && trace.value().read_ns >= last_ns_of(trace.value()) &&
-                           trace.value().read_ns - last_ns_of(trace.value()) < kHourNs;
-    if (is_recent)
-      evidence.emplace_back(last_ns_of(trace.value()), path);
+    const int64_t last_ns = trace ? last_ns_of(trace.value()) : 0;
+    const int64_t ago_ns = trace ? trace.value().read_ns - last_ns : -1;  // below 0: before a reboot
+    if (ago_ns >= 0 && ago_ns < kHourNs && trace.value().is_evidence())
+      evidence.emplace_back(last_ns, path);
     else
       unlink(path.c_str());
   }

@@ -11,8 +11,6 @@
 
 namespace tutti {
 
-struct Trace;
-
 struct ProcessId {
   int pid = 0;
   uint64_t start = 0, pid_namespace = 0;  // the upper half of the latter says on which machine
@@ -23,15 +21,12 @@ ProcessId this_process();
 // As in /proc/PID/stat: R, S, D, T and so on; X: there is none any more; ?: it cannot be seen from here.
 char process_state(const ProcessId& process);
 
-std::string trace_folder();  // TUTTI_TRACE_DIR
 std::string trace_file_name(const ProcessId& process, uint64_t number);
 // None if the name is not of this kind, or another user's.
 std::optional<ProcessId> maker_of(const std::string& file_name);
 // The paths of this user's files, in the order of their names; not those of other machines that share the folder.
 std::vector<std::string> trace_files(const std::string& folder);
 
-// Whether it ended in the middle of an operation, or with an error.
-bool is_evidence(const Trace& trace);
 // Removes what processes have left that are gone: at once if there is nothing to be learnt from it, else after an hour,
 // or when there are more than 64 files. What cannot be judged from here goes after a week.
 void sweep_trace_files(const std::string& folder);

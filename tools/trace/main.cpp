@@ -9,6 +9,7 @@
 #include <set>
 
 #include "../cli/command_line.h"
+#include "base/env.h"
 #include "base/fd.h"
 #include "base/file.h"
 #include "debug/lateness.h"
@@ -203,7 +204,8 @@ int main(int argc, char** argv) {
       "Shows what the ranks of a job on this host do, or did before they were killed, and why they hang.\n"
       "Across hosts: tuttiDumpTrace, TUTTI_TRACE_FILE or `tutti-trace dump` on each, then merge.");
   app.require_subcommand(1);
-  std::string folder = trace_folder(), pattern = "tutti-trace-%g-%r.json", out = "tutti-trace", prefix = "tutti_trace_";
+  std::string folder = env_string(Env::kTraceDir), pattern = "tutti-trace-%g-%r.json", out = "tutti-trace",
+              prefix = "tutti_trace_";
   std::vector<std::string> files;
   int pid = 0;
   const auto live = [&](const char* name, const char* help) {
