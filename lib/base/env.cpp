@@ -129,18 +129,6 @@ Result<void> check_word(Env id, std::initializer_list<std::string_view> words) {
                format("%s=%s is not valid: give %s", env_entry(id).name, value.c_str(), list.c_str())};
 }
 
-}  // namespace
-
-std::span<const EnvEntry> env_table() {
-  return kTable;
-}
-
-const EnvEntry& env_entry(Env id) {
-  return kTable[static_cast<size_t>(id)];
-}
-
-namespace {
-
 // What is loaded, or opened. A program with more rights than its user takes no such path from that user.
 const char* value_of(Env id) {
   static constexpr Env kPaths[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile, Env::kMetricsFile,
@@ -151,6 +139,14 @@ const char* value_of(Env id) {
 }
 
 }  // namespace
+
+std::span<const EnvEntry> env_table() {
+  return kTable;
+}
+
+const EnvEntry& env_entry(Env id) {
+  return kTable[static_cast<size_t>(id)];
+}
 
 bool env_is_set(Env id) {
   return value_of(id) != nullptr;

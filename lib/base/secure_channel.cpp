@@ -25,6 +25,18 @@ uint32_t length_of(const uint8_t* record) {
   return bytes;
 }
 
+template <class Some>
+Moved move_rest(size_t bytes, size_t* done, Some some) {
+  while (*done < bytes) {
+    const ssize_t n = some(*done, bytes - *done);
+    if (n > 0) *done += static_cast<size_t>(n);
+    if (n == 0) errno = 0;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Moved::kSome;
+    if (n == 0 || (n < 0 && errno != EINTR)) return Moved::kBroken;
+  }
+  return Moved::kAll;
+}
+
 }  // namespace
 
 uint8_t ciphers_here() {
@@ -215,22 +227,6 @@ ssize_t send_some(int fd, SecureChannel* channel, const void* data, size_t bytes
 ssize_t recv_some(int fd, SecureChannel* channel, void* to, size_t room) {
   return channel == nullptr ? ::recv(fd, to, room, MSG_DONTWAIT) : channel->recv(fd, to, room);
 }
-
-namespace {
-
-template <class Some>
-Moved move_rest(size_t bytes, size_t* done, Some some) {
-  while (*done < bytes) {
-    const ssize_t n = some(*done, bytes - *done);
-    if (n > 0) *done += static_cast<size_t>(n);
-    if (n == 0) errno = 0;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Moved::kSome;
-    if (n == 0 || (n < 0 && errno != EINTR)) return Moved::kBroken;
-  }
-  return Moved::kAll;
-}
-
-}  // namespace
 
 Moved send_rest(int fd, SecureChannel* channel, const void* data, size_t bytes, size_t* done) {
   const auto* const begin = static_cast<const char*>(data);

@@ -63,6 +63,54 @@ Result<void> wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
+// Docker's further bridges are br- and a number; br-ex, say, may be a host's way out.
+bool is_container_bridge(const std::string& name) {
+  constexpr size_t kDockersNameBytes = 15;
+  if (name.size() == kDockersNameBytes && name.starts_with("br-"))
+    return name.find_first_not_of("0123456789abcdef", 3) == std::string::npos;
+  static constexpr const char* kPrefixes[] = {"docker", "virbr", "cni", "podman", "lxcbr", "lxdbr", "kube-bridge"};
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](const char* p) { return name.starts_with(p); });
+}
+
+// One that children do not get.
+template <class Make>
+Fd own_socket(Make&& make) {
+  const std::lock_guard lock(sockets_mutex());
+  const int fd = make();
+  if (fd >= 0) enter_socket(fd);
+  return Fd(fd);
+}
+
+Fd own_socket(int family) {
+  return own_socket([&] { return ::socket(family, kSocketFlags, 0); });
+}
+
+// Both ends agree on it when they connect, so that one of them has to know. Sockets of another kind ignore it.
+void limit_segments(int fd, int segment_bytes) {
+  const auto setting = env_int(Env::kTcpSegmentBytes);
+  const int most = segment_bytes > 0 ? segment_bytes : setting ? static_cast<int>(setting.value()) : 0;
+  if (most > 0) setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &most, sizeof most);
+}
+
+std::optional<Address> address_by(int (*ask)(int, sockaddr*, socklen_t*), int fd) {
+  Address address;
+  address.length = sizeof address.storage;
+  if (ask(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return {};
+  return address;
+}
+
+HostId id_of(const std::string& text) {
+  HostId id;
+  crypto_generichash(id.bytes, sizeof id.bytes, reinterpret_cast<const uint8_t*>(text.data()), text.size(), nullptr, 0);
+  return id;
+}
+
+// Of this boot of the kernel; the host's name where that tells none.
+std::string boot_id() {
+  static const auto& boot = *new std::string(first_line("/proc/sys/kernel/random/boot_id"));
+  return boot.empty() ? host_name() : boot;
+}
+
 }  // namespace
 
 Result<std::vector<Interface>> all_interfaces() {
@@ -145,19 +193,6 @@ bool Address::is_link_local() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
 }
 
-namespace {
-
-// Docker's further bridges are br- and a number; br-ex, say, may be a host's way out.
-bool is_container_bridge(const std::string& name) {
-  constexpr size_t kDockersNameBytes = 15;
-  if (name.size() == kDockersNameBytes && name.starts_with("br-"))
-    return name.find_first_not_of("0123456789abcdef", 3) == std::string::npos;
-  static constexpr const char* kPrefixes[] = {"docker", "virbr", "cni", "podman", "lxcbr", "lxdbr", "kube-bridge"};
-  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](const char* p) { return name.starts_with(p); });
-}
-
-}  // namespace
-
 Preference preference(const Interface& i) {
   if (i.address.is_loopback()) return kLoopback;
   if (i.address.is_link_local()) return kLinkLocal;
@@ -195,30 +230,6 @@ Result<std::vector<Interface>> local_interfaces() {
               [](const Interface& a, const Interface& b) { return preference(a) < preference(b); });
   return all;
 }
-
-namespace {
-
-// One that children do not get.
-template <class Make>
-Fd own_socket(Make&& make) {
-  const std::lock_guard lock(sockets_mutex());
-  const int fd = make();
-  if (fd >= 0) enter_socket(fd);
-  return Fd(fd);
-}
-
-Fd own_socket(int family) {
-  return own_socket([&] { return ::socket(family, kSocketFlags, 0); });
-}
-
-// Both ends agree on it when they connect, so that one of them has to know. Sockets of another kind ignore it.
-void limit_segments(int fd, int segment_bytes) {
-  const auto setting = env_int(Env::kTcpSegmentBytes);
-  const int most = segment_bytes > 0 ? segment_bytes : setting ? static_cast<int>(setting.value()) : 0;
-  if (most > 0) setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &most, sizeof most);
-}
-
-}  // namespace
 
 Result<Fd> listen_on(const Address& address, Address* bound) {
   Fd fd = own_socket(address.family());
@@ -328,17 +339,6 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port, Dea
   }
 }
 
-namespace {
-
-std::optional<Address> address_by(int (*ask)(int, sockaddr*, socklen_t*), int fd) {
-  Address address;
-  address.length = sizeof address.storage;
-  if (ask(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return {};
-  return address;
-}
-
-}  // namespace
-
 std::optional<Address> local_address(int fd) {
   return address_by(::getsockname, fd);
 }
@@ -376,22 +376,6 @@ Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline, Secur
     TUTTI_TRY(wait_for(fd, POLLIN, deadline));
   }
 }
-
-namespace {
-
-HostId id_of(const std::string& text) {
-  HostId id;
-  crypto_generichash(id.bytes, sizeof id.bytes, reinterpret_cast<const uint8_t*>(text.data()), text.size(), nullptr, 0);
-  return id;
-}
-
-// Of this boot of the kernel; the host's name where that tells none.
-std::string boot_id() {
-  static const auto& boot = *new std::string(first_line("/proc/sys/kernel/random/boot_id"));
-  return boot.empty() ? host_name() : boot;
-}
-
-}  // namespace
 
 HostId host_id() {
   struct stat ns {};

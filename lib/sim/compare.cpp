@@ -14,6 +14,21 @@ Medium medium_of(const Conduit& way, const Cluster& cluster) {
   return {way.latency_ns, turn, way.message_ns, way.byte_ns};
 }
 
+// How the schedules and the network resemble those of the first ranks, if there are few of these.
+std::optional<Symmetry> symmetry_of(const Network& network, const std::function<Schedule(int)>& schedule) {
+  const int n = network.n_ranks();
+  Schedule first = schedule(0);
+  Alike alike = first.alike;
+  if (alike.period == 0) return {};
+  const int period = std::lcm(alike.period, network.period());
+  alike.walk.stride *= static_cast<uint32_t>(period / std::exchange(alike.period, period));
+  if (period >= n || !Symmetry(alike, n).are_whole(first.n_chunks)) return {};
+  std::vector<Schedule> all;
+  for (int rank = 0; rank < n; rank++) all.push_back(schedule(rank));
+  if (!are_alike(all)) return {};
+  return Symmetry(alike, n);
+}
+
 }  // namespace
 
 // The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
@@ -51,25 +66,6 @@ std::vector<Algo> algorithms_of(const Planner& planner, const SimulatedOperation
   for (const Candidate& candidate : planner.candidates(call, block_bytes(operation, n))) all.push_back(candidate.algo);
   return all;
 }
-
-namespace {
-
-// How the schedules and the network resemble those of the first ranks, if there are few of these.
-std::optional<Symmetry> symmetry_of(const Network& network, const std::function<Schedule(int)>& schedule) {
-  const int n = network.n_ranks();
-  Schedule first = schedule(0);
-  Alike alike = first.alike;
-  if (alike.period == 0) return {};
-  const int period = std::lcm(alike.period, network.period());
-  alike.walk.stride *= static_cast<uint32_t>(period / std::exchange(alike.period, period));
-  if (period >= n || !Symmetry(alike, n).are_whole(first.n_chunks)) return {};
-  std::vector<Schedule> all;
-  for (int rank = 0; rank < n; rank++) all.push_back(schedule(rank));
-  if (!are_alike(all)) return {};
-  return Symmetry(alike, n);
-}
-
-}  // namespace
 
 Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Algo algo) {
   const Planner planner = planner_of(network);
