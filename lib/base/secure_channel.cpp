@@ -19,12 +19,6 @@ constexpr size_t kStageBytes = 8192;
 // Of large ones. All-reduces of 16 MiB by 2 ranks on loopback take 5.1 ms; with a call of the kernel's for each, 6.8.
 constexpr size_t kRecordsAtOnce = 4, kTextBytesAtOnce = kRecordsAtOnce * kMostTextBytes;
 
-uint32_t length_of(const uint8_t* record) {
-  uint32_t bytes;
-  memcpy(&bytes, record, sizeof bytes);
-  return bytes;
-}
-
 template <class Some>
 Moved move_rest(size_t bytes, size_t* done, Some some) {
   while (*done < bytes) {
@@ -149,7 +143,10 @@ RecordReceiver::~RecordReceiver() {
 
 // 0: its length has not come.
 size_t RecordReceiver::next_record_bytes() const {
-  return end_ - begin_ < kHeadBytes ? 0 : length_of(records_.data() + begin_) + kAroundBytes;
+  if (end_ - begin_ < kHeadBytes) return 0;
+  uint32_t text_bytes;
+  memcpy(&text_bytes, records_.data() + begin_, sizeof text_bytes);
+  return text_bytes + kAroundBytes;
 }
 
 // To its place, or if there is no room for all of it where it lies.

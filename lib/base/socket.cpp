@@ -85,6 +85,12 @@ Fd own_socket(int family) {
   return own_socket([&] { return ::socket(family, kSocketFlags, 0); });
 }
 
+// Sockets of another kind ignore it.
+void set_low_latency(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
 // Both ends agree on it when they connect, so that one of them has to know. Sockets of another kind ignore it.
 void limit_segments(int fd, int segment_bytes) {
   const auto setting = env_int(Env::kTcpSegmentBytes);
@@ -353,9 +359,12 @@ std::string peer_name(int fd) {
   return address->family() == AF_UNIX ? "a process of this host" : address->to_string();
 }
 
-void set_low_latency(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+bool sends_by_rate() {
+  const Fd fd = own_socket(AF_INET);
+  char name[16] = "";
+  socklen_t bytes = sizeof name;
+  const bool is_known = fd && ::getsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name, &bytes) == 0;
+  return is_known && std::string_view(name, strnlen(name, sizeof name)).starts_with("bbr");
 }
 
 Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline, SecureChannel* channel) {

@@ -82,7 +82,9 @@ std::optional<Address> local_address(int fd);
 std::optional<Address> peer_address(int fd);
 std::string peer_name(int fd);  // whom this socket is connected to: "10.0.0.1:4000"
 
-void set_low_latency(int fd);  // TCP_NODELAY; a no-op on UNIX sockets
+// Whether new connections send at the rate that they have seen to get through (BBR), whatever is lost; others halve
+// theirs when a packet is.
+bool sends_by_rate();
 
 // Blocking helpers for set-up paths: all bytes or an error (kTimeout when the deadline passes, kRemoteError when the
 // other side closes).

@@ -8,7 +8,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
-#include "base/tcp_info.h"
+#include "base/socket.h"
 #include "comm/collectives.h"
 #include "debug/trace_signal.h"
 #include "kernels/kernels.h"
