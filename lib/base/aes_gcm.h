@@ -1,5 +1,5 @@
-// AES-256-GCM, with nonces of 12 bytes and 16 bytes of proof behind what is sealed: by what wide_aes.h finds, else by
-// libsodium.
+// AES-256-GCM, with nonces of 12 bytes and 16 bytes of proof behind what is sealed: by Intel's multi-buffer library if
+// it is there, else by libsodium.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,0 @@
-#include "base/wide_aes.h"
-
-namespace tutti {
-
-const WideAes* wide_aes() {
-  return nullptr;
-}
-
-}  // namespace tutti
