@@ -119,9 +119,6 @@ class Acceptor {
   Acceptor(std::vector<Fd> listening, const Key& key, HelloKind kind, int my_rank)
       : listening_(std::move(listening)), key_(key), kind_(kind), my_rank_(my_rank) {}
 
-  Acceptor(Fd listening, const Key& key, HelloKind kind, int my_rank)
-      : Acceptor(only(std::move(listening)), key, kind, my_rank) {}
-
   // The next authenticated connection, if there is one. A connection that does not authenticate in time is dropped, and
   // sooner if there are more than most_pending(): silent connections must not keep ranks out.
   std::optional<Accepted> next();

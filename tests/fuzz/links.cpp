@@ -155,7 +155,7 @@ struct Prey {
 
   Prey() {
     static const std::string name = "tutti-fuzz-" + std::to_string(getpid());
-    static Acceptor acceptor(std::move(listen_unix_abstract(name)).value(), Key{}, HelloKind::kShm, 1);
+    static Acceptor acceptor(only(std::move(listen_unix_abstract(name)).value()), Key{}, HelloKind::kShm, 1);
     const tuttiLinkConfig config{sizeof config, 1, 0, kSlots, kSlotBytes, 0};
     link.emplace(Dialer::Call{Key{}, HelloKind::kShm, 0, 1, to_hello_args(config)}, unix_abstract_address(name), config,
                  std::make_shared<shm::Exchange>(), std::make_shared<shm::Bell>());

@@ -66,7 +66,7 @@ Result<Taken> take_link(Mailbox& mail) {
   const auto none = [](const char* what) { return Error{Code::kSystemError, what}; };
   Impostor impostor = listen_as_impostor(&kShmTransport);
   if (!mail.send(impostor.address)) return none("no mail");
-  Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
+  Acceptor acceptor(only(std::move(impostor.listener)), key_of(7), HelloKind::kShm, 1);
   std::optional<Acceptor::Accepted> accepted;
   if (!until([&] { return (accepted = acceptor.next()).has_value(); })) return none("nobody came");
   Fd memfd;

@@ -269,7 +269,7 @@ TEST_CASE("shm: a peer that authenticates and then hangs up, or talks nonsense, 
   REQUIRE(a);
   const bool talks = GENERATE(false, true);
   Impostor impostor = listen_as_impostor(&kShmTransport);
-  Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
+  Acceptor acceptor(only(std::move(impostor.listener)), key_of(7), HelloKind::kShm, 1);
   auto link = a.value().connect(kAsk, impostor.address);
   REQUIRE(link);
   std::optional<Acceptor::Accepted> accepted;
@@ -288,7 +288,7 @@ TEST_CASE("shm: a peer of this process that has no bell is woken by the socket")
   auto a = open_endpoint(&kShmTransport, 0);
   REQUIRE(a);
   Impostor impostor = listen_as_impostor(&kShmTransport);
-  Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
+  Acceptor acceptor(only(std::move(impostor.listener)), key_of(7), HelloKind::kShm, 1);
   auto link = a.value().connect(kAsk, impostor.address);
   REQUIRE(link);
   std::optional<Acceptor::Accepted> accepted;

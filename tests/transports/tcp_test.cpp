@@ -323,7 +323,7 @@ RawReceiver raw_receiver(const Ask& ask = kTcpAsk, int buffer_bytes = 0) {
   Impostor impostor = listen_as_impostor(&kTcpTransport);
   // Connections inherit it, and with it a small window.
   if (buffer_bytes > 0) setsockopt(impostor.listener.get(), SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);
-  Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kTcp, ask.peer);
+  Acceptor acceptor(only(std::move(impostor.listener)), key_of(7), HelloKind::kTcp, ask.peer);
   RawReceiver raw{open_endpoint(&kTcpTransport, rank).value(), {}, Fd()};
   auto link = raw.endpoint.connect(ask, impostor.address);
   REQUIRE(link);
