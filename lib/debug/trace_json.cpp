@@ -1,6 +1,7 @@
 #include "debug/trace_json.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -40,27 +41,14 @@ std::string json_text(const std::string& text) {
 
 // As PyTorch calls them; its analyser knows the operations of a few libraries only, of which NCCL's names are Tutti's.
 std::string torch_name(const Trace& trace, const Call& call) {
-  switch (call.collective) {
-    case Collective::kAllReduce:
-    case Collective::kAllReduceQuantized: return "nccl:all_reduce";
-    case Collective::kBroadcast: return "nccl:broadcast";
-    case Collective::kReduce: return "nccl:reduce";
-    case Collective::kAllGather: return "nccl:all_gather";
-    case Collective::kReduceScatter: return "nccl:reduce_scatter";
-    case Collective::kAllToAll: return "nccl:all_to_all";
-    case Collective::kGather: return "nccl:gather";
-    case Collective::kScatter: return "nccl:scatter";
-    case Collective::kBarrier:
-    case Collective::kFinalize:
-    case Collective::kNone: return "nccl:barrier";
-    case Collective::kSendRecv: break;
-  }
-  switch (static_cast<Direction>(call.op)) {
-    case Direction::kSend: return format("nccl:send %d->%d", trace.rank, call.root);
-    case Direction::kReceive: return format("nccl:recv %d<-%d", trace.rank, call.root);
-    case Direction::kSeveral: break;
-  }
-  return "nccl:coalesced";
+  static constexpr const char* kNames[] = {"barrier",        "all_reduce", "broadcast", "reduce",  "all_gather",
+                                           "reduce_scatter", "all_to_all", "gather",    "scatter", "barrier",
+                                           "coalesced",      "barrier",    "all_reduce"};
+  static_assert(std::size(kNames) == kCollectives);
+  const auto direction = is_point_to_point(call) ? static_cast<Direction>(call.op) : Direction::kSeveral;
+  if (direction == Direction::kSend) return format("nccl:send %d->%d", trace.rank, call.root);
+  if (direction == Direction::kReceive) return format("nccl:recv %d<-%d", trace.rank, call.root);
+  return std::string("nccl:") + kNames[static_cast<size_t>(call.collective)];
 }
 
 const char* torch_dtype(DataType type) {
