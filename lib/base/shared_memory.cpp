@@ -75,24 +75,22 @@ struct Mapping {
 Result<Mapping> find_mapping(uintptr_t at) {
   FILE* maps = fopen("/proc/self/maps", "re");
   if (maps == nullptr) return system_error("reading /proc/self/maps", errno);
-  Mapping found;
+  Mapping m;
+  bool is_found = false;
   char line[4400];
-  while (found.end == 0 && fgets(line, sizeof line, maps) != nullptr) {
-    Mapping m;
+  while (!is_found && fgets(line, sizeof line, maps) != nullptr) {
     char permissions[8] = "";
     unsigned major_number = 0, minor_number = 0;
     uint64_t inode = 0;
-    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %x:%x %" SCNu64, &m.begin, &m.end, permissions,
-               &m.offset, &major_number, &minor_number, &inode) != 7)
-      continue;
-    if (at < m.begin || at >= m.end) continue;
+    const int n_fields = sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %x:%x %" SCNu64, &m.begin, &m.end,
+                                permissions, &m.offset, &major_number, &minor_number, &inode);
+    is_found = n_fields == 7 && at >= m.begin && at < m.end;
     m.shared = permissions[3] == 's';
     m.device = makedev(major_number, minor_number);
     m.inode = inode;
-    found = m;
   }
   fclose(maps);
-  return found;
+  return is_found ? m : Mapping{};
 }
 
 // A descriptor of our own for the file behind a mapping: the kernel's link to it where we may follow that, else any
