@@ -30,16 +30,7 @@ struct Registry {
   std::vector<Held> held;
   std::vector<void (*)()> actions;
 };
-void register_handlers();
-Registry& registry() {
-  static Registry* const all = [] {
-    auto* fresh = new Registry;
-    fresh->held = {&fresh->sockets};
-    register_handlers();
-    return fresh;
-  }();
-  return *all;
-}
+Registry& registry();
 
 // Nobody knows in which order others take them, so none is waited for while another is held.
 void before_fork() {
@@ -60,7 +51,6 @@ void after_fork_in_parent() {
   registry().mutex.unlock();
 }
 
-// The numbers stay taken: objects that the child has inherited may still hold them.
 void replace_sockets() {
   int null = -1;
   for (size_t number = 0; number < g_end; number++) {
@@ -84,8 +74,14 @@ void after_fork_in_child() {
   for (void (*action)() : registry().actions) action();
 }
 
-void register_handlers() {
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+Registry& registry() {
+  static Registry* const all = [] {
+    auto* fresh = new Registry;
+    fresh->held = {&fresh->sockets};
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return fresh;
+  }();
+  return *all;
 }
 
 }  // namespace

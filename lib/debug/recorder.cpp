@@ -30,11 +30,7 @@ struct Registry {
   std::vector<Recorder*> all;
   uint64_t files = 0;
 };
-Registry* make_registry();
-Registry& registry() {
-  static auto* const all = make_registry();
-  return *all;
-}
+Registry& registry();
 
 // A program that ends in good order leaves no files, though it may not have destroyed its communicators. What a
 // communicator was in when it broke is left for who asks why.
@@ -45,12 +41,15 @@ void remove_files() {
     if (!recorder->path().empty() && !read_trace(*recorder).is_evidence()) unlink(recorder->path().c_str());
 }
 
-Registry* make_registry() {
-  auto* fresh = new Registry;
-  hold_while_forking(fresh->mutex);
-  do_in_children([] { registry().all.clear(); });
-  atexit(remove_files);
-  return fresh;
+Registry& registry() {
+  static Registry* const all = [] {
+    auto* fresh = new Registry;
+    hold_while_forking(fresh->mutex);
+    do_in_children([] { registry().all.clear(); });
+    atexit(remove_files);
+    return fresh;
+  }();
+  return *all;
 }
 
 void* map_private() {
