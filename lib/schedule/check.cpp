@@ -45,17 +45,9 @@ Result<void> check(std::span<const Schedule> schedules, const CheckOptions& opti
 }
 
 Result<void> checker::check_each(std::span<const Schedule> schedules, const CheckOptions& options) {
-  TUTTI_TRY_ASSIGN(const GoalTable table, goal_table(static_cast<int>(schedules.size()), options));
+  TUTTI_TRY_ASSIGN(GoalTable table, goal_table(static_cast<int>(schedules.size()), options));
   TUTTI_TRY(check_size(schedules, options, table));
-  const auto may_expose = [](const Schedule& schedule) { return schedule.may_expose; };
-  bool prove_order = options.goal == Goal::kBarrier || std::any_of(schedules.begin(), schedules.end(), may_expose);
-  if (!prove_order) {
-    checker::Simulation simulation(schedules, options, table, false);
-    TUTTI_TRY(simulation.run());
-    prove_order = simulation.lanes_share_memory();
-  }
-  if (!prove_order) return {};
-  return checker::Simulation(schedules, options, table, true).run();
+  return checker::Simulation(schedules, options, std::move(table)).run();
 }
 
 }  // namespace tutti

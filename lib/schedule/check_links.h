@@ -10,7 +10,7 @@ struct Message {
   Value value;
   uint32_t round = 0, step = 0;  // where it was sent
   Cell* exposed = nullptr;       // where its value still lies, if the receiver may read it there
-  Clock clock = {};              // what its sender knew, if the order is to be proved
+  Clock clock = {};              // what its sender knew
 };
 
 struct Link {

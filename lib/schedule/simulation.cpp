@@ -168,7 +168,6 @@ std::string LaneRuns::deadlock_report() const {
 Result<void> Simulation::run() {
   TUTTI_TRY(connect());
   for (LaneRun& lane : lanes_) {
-    if (!prove_order_) break;
     lane.clock = Clock(lanes_.size());
     const Steps& steps = lane.plan->steps;
     if (memory_.reduces()) lane.placeable = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
@@ -195,7 +194,7 @@ Result<void> Simulation::perform(LaneRun& lane) {
   lane.tick++;
   Value value;
   TUTTI_TRY(work(lane, step, links.recv, value));
-  if (prove_order_) lane.clock.set(static_cast<size_t>(lane.id), lane.tick);
+  lane.clock.set(static_cast<size_t>(lane.id), lane.tick);
   return links.send >= 0 ? send(lane, links.send, step, value) : Result<void>();
 }
 
@@ -270,7 +269,7 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
   // In place, a copy onto itself changes nothing.
   const bool same =
       cell->value.sum == value.sum && cell->value.order == value.order && cell->value.chunk == value.chunk;
-  if (prove_order_ && !same) TUTTI_TRY(check_returned(lane, *cell));
+  if (!same) TUTTI_TRY(check_returned(lane, *cell));
   cell->value = value;
   cell->stored = true;
   return {};
@@ -279,12 +278,10 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
 // Accesses of two lanes to one slice must be ordered by messages, even if both only read: nothing needs more freedom.
 Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
   if (slice.buffer == Buffer::kInput && !options_.in_place) return {};
-  if (cell.last.lane >= 0 && cell.last.lane != lane.id) {
-    lanes_share_memory_ = true;
-    if (prove_order_ && lane.clock[static_cast<size_t>(cell.last.lane)] < cell.last.tick)
-      return wrong(format("lane %d also uses %s, in no certain order", lanes_[static_cast<size_t>(cell.last.lane)].lane,
-                          slice_text(slice).c_str()));
-  }
+  const bool is_anothers = cell.last.lane >= 0 && cell.last.lane != lane.id;
+  if (is_anothers && lane.clock[static_cast<size_t>(cell.last.lane)] < cell.last.tick)
+    return wrong(format("lane %d also uses %s, in no certain order", lanes_[static_cast<size_t>(cell.last.lane)].lane,
+                        slice_text(slice).c_str()));
   cell.last = {lane.id, lane.tick};
   return {};
 }
@@ -325,13 +322,11 @@ Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
 // What was sent and not received yet may be read any time: nothing can have ordered it before a store.
 Value Simulation::receive(LaneRun& lane, int index) {
   Message message = pop(index);
-  if (prove_order_) {
-    // A message knows all that those before it on its link knew.
-    if (lane.heard == index)
-      lane.clock = std::move(message.clock);
-    else
-      lane.clock.learn(message.clock);
-  }
+  // A message knows all that those before it on its link knew.
+  if (lane.heard == index)
+    lane.clock = std::move(message.clock);
+  else
+    lane.clock.learn(message.clock);
   if (message.exposed != nullptr) {
     // Sent with a tick that nobody can know of, until now.
     for (Moment& reader : message.exposed->readers)
@@ -344,15 +339,12 @@ Value Simulation::receive(LaneRun& lane, int index) {
 }
 
 Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const Value& value) {
-  Message message{value, lane.round, lane.at.index()};
-  if (prove_order_) {
-    message.clock = lane.clock;
-    const Slice slice = exposed_slice(schedules_[static_cast<size_t>(lane.rank)], step);
-    const int receiver = links_[index].receiver;  // -1: nobody reads it, which is an error later
-    if (slice.buffer != Buffer::kNone && receiver >= 0) {
-      TUTTI_TRY_ASSIGN(message.exposed, memory_.find(lane.rank, slice, lane.round));
-      message.exposed->readers.push_back({receiver, kNotYet});
-    }
+  Message message{.value = value, .round = lane.round, .step = lane.at.index(), .clock = lane.clock};
+  const Slice slice = exposed_slice(schedules_[static_cast<size_t>(lane.rank)], step);
+  const int receiver = links_[index].receiver;  // -1: nobody reads it, which is an error later
+  if (slice.buffer != Buffer::kNone && receiver >= 0) {
+    TUTTI_TRY_ASSIGN(message.exposed, memory_.find(lane.rank, slice, lane.round));
+    message.exposed->readers.push_back({receiver, kNotYet});
   }
   push(index, std::move(message));
   return {};

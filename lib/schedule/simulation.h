@@ -8,9 +8,8 @@ namespace tutti::checker {
 
 // How the proof works. Every link has one sending and one receiving lane and every lane is sequential, so which steps
 // can run never depends on the order in which lanes are tried: one execution shows deadlock or freedom from it for all.
-// What may depend on the order is memory that two lanes of a rank share, or that is exposed to a receiver. If there is
-// any, an execution carries vector clocks along with the messages and demands that messages alone put those accesses in
-// order.
+// What may depend on the order is memory that two lanes of a rank share, or that is exposed to a receiver. So vector
+// clocks go along with the messages, and messages alone have to put those accesses in order.
 
 struct StepLinks {
   int recv = -1, send = -1;  // recv may be kEveryone: then those of the lane
@@ -74,13 +73,11 @@ class LaneRuns {
 // With all ranks, and their memory.
 class Simulation final : public LaneRuns {
  public:
-  Simulation(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table, bool prove_order)
+  Simulation(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table)
       : LaneRuns(schedules, options, each_for_itself(static_cast<int>(schedules.size()))),
-        prove_order_(prove_order),
         memory_(schedules, options, std::move(table)) {}
 
   Result<void> run();
-  bool lanes_share_memory() const { return lanes_share_memory_; }
 
  private:
   static Symmetry each_for_itself(int n_ranks) { return {{.period = n_ranks, .walk = {}}, n_ranks}; }
@@ -98,8 +95,6 @@ class Simulation final : public LaneRuns {
   Value receive(LaneRun& lane, int link);
   Result<void> send(LaneRun& lane, int link, const Step& step, const Value& value);
 
-  bool prove_order_;
-  bool lanes_share_memory_ = false;
   CheckMemory memory_;
 };
 
