@@ -40,20 +40,17 @@ Result<void> Collectives::run(const Operation& operation) {
   if (operation.unequal == nullptr && cached.is_for(key))
     begin(cached, operation.caller, operation.created);
   else if (auto result = work_out(operation); !result)
-    return monitor_.end_with(std::move(result));
-  if (!cached.small || !cached.small.advance(monitor_.begun().sequence, operation.input, operation.output, turns()))
-    return monitor_.end_with(drive_program(*cached.program, cached.call, operation, cached.small.steps_done()));
-  monitor_.recorder().end();
-  return {};
+    return result;
+  if (cached.small && cached.small.advance(monitor_.begun().sequence, operation.input, operation.output, turns()))
+    return {};
+  return drive_program(*cached.program, cached.call, operation, cached.small.steps_done());
 }
 
 // What its SmallRun has left of it.
 Collectives::Repeated Collectives::finish(CachedOperation& cached, const void* input, void* output) noexcept {
   const Call& call = cached.call;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
-  const auto drive = [&] {
-    return monitor_.end_with(drive_program(*cached.program, call, operation, cached.small.steps_done()));
-  };
+  const auto drive = [&] { return drive_program(*cached.program, call, operation, cached.small.steps_done()); };
   return carry_out(monitor_, drive) ? Repeated::kYes : Repeated::kFailed;
 }
 

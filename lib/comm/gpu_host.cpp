@@ -32,12 +32,12 @@ class GpuHost final : public cuda::Host {
   }
   Result<void> connect_direct() override {
     const TicketLock::Turn turn(*comm_.ticket_lock_, take_ticket());
-    return comm_.messages_.connect_gpus();
+    return carry_out(comm_.monitor_, [&] { return comm_.messages_.connect_gpus(); });
   }
   Result<void> move_directly(const Operation& operation, const std::vector<Message>& messages) override {
     const TicketLock::Turn turn(*comm_.ticket_lock_, take_ticket());
     TUTTI_TRY(comm_.check_open());
-    return comm_.messages_.pass_between_gpus(operation, messages);
+    return carry_out(comm_.monitor_, [&] { return comm_.messages_.pass_between_gpus(operation, messages); });
   }
 
  private:

@@ -79,8 +79,7 @@ Result<void> Messages::run(const Operation& operation) {
   monitor_.recorder().begin(to_tag(to_recorded(messages)), begun.exchanges + 1, operation.caller, operation.created);
   const MessageBatch batch(messages, [&](const Message& m) { return next_call(m); });
   begun.exchanges++;
-  return monitor_.end_with(
-      pass(batch, {kPointToPointChannel, Standing::Doing::kPasses, me_.options.op_timeout_seconds}));
+  return pass(batch, {kPointToPointChannel, Standing::Doing::kPasses, me_.options.op_timeout_seconds});
 }
 
 Result<void> Messages::pass_quantised(const Call& call, const std::vector<Message>& messages, Meanwhile& meanwhile) {
@@ -92,12 +91,12 @@ Result<void> Messages::pass_notes(const std::vector<Message>& notes, double time
                                   const std::string& purpose) {
   const MessageBatch batch(notes, [](const Message& m) { return call_of(m, 0); });
   auto result = pass(batch, {kNotesChannel, Standing::Doing::kOther, timeout_seconds});
-  if (result || result.error().code != Code::kTimeout) return monitor_.end_with(std::move(result));
+  if (result || result.error().code != Code::kTimeout) return result;
   std::string peers;
   for (const Message& m : notes) peers += format("%s%d", peers.empty() ? "" : " or ", m.peer);
   result.error().message = format("%s: rank %d has waited %.0f s (TUTTI_INIT_TIMEOUT) for rank %s", purpose.c_str(),
                                   me_.rank, timeout_seconds, peers.c_str());
-  return monitor_.end_with(std::move(result));
+  return result;
 }
 
 Result<void> Messages::connect_gpus() {
@@ -108,7 +107,7 @@ Result<void> Messages::connect_gpus() {
   const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, kGpuChannel);
   const Deadline deadline = Deadline::after_seconds(me_.options.init_timeout_seconds);
   const auto has_failed = [this] { return monitor_.failed(); };
-  return monitor_.end_with(links_.connect(schedule, deadline, has_failed, true));
+  return links_.connect(schedule, deadline, has_failed, true);
 }
 
 Result<void> Messages::pass_between_gpus(const Operation& operation, const std::vector<Message>& messages) {
@@ -116,7 +115,7 @@ Result<void> Messages::pass_between_gpus(const Operation& operation, const std::
   const bool is_exchange = is_point_to_point(call);
   if (!is_exchange) call = monitor_.begin(operation, Algo::kDirect);
   const MessageBatch batch(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
-  return monitor_.end_with(pass(batch, {kGpuChannel, Standing::Doing::kOther, me_.options.op_timeout_seconds, &call}));
+  return pass(batch, {kGpuChannel, Standing::Doing::kOther, me_.options.op_timeout_seconds, &call});
 }
 
 Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {

@@ -76,10 +76,9 @@ Result<void> Monitor::check_alive() {
   return alive;
 }
 
-Result<void> Monitor::end_with(Result<void> result) {
-  recorder_.end(static_cast<bool>(result));
-  if (result) return result;
-  watch_->ending().fail(root_cause(std::move(result).error()));
+Error Monitor::end_with(Error error) {
+  recorder_.end(false);
+  watch_->ending().fail(root_cause(std::move(error)));
   // A peer's notice may have come first: then that is the reason, now and later.
   Error reason = watch_->ending().failure();
   keep_trace(reason);

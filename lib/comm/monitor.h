@@ -72,8 +72,8 @@ class Monitor {
   void abort(const char* function);
   // Why nothing can be run any more, if so.
   Result<void> check_alive();
-  // An operation that failed ends the group.
-  Result<void> end_with(Result<void> result);
+  // An operation that failed ends the group. The error that this has ended with.
+  Error end_with(Error error);
   // Who finds that another rank has called something else asks for what messages do not tell before the group ends.
   Result<void> has_driven(const Run& run, Result<void> result);
   // Once it is finalized, and before it ends: a process that ends after this has not died under the others.
@@ -102,13 +102,14 @@ class Monitor {
   std::unique_ptr<Metrics> metrics_;  // if somebody wants to know
 };
 
-// What is thrown, as a rule for want of memory, breaks the communicator as an error does: other ranks are in the
-// operation, perhaps, and wait.
+// An operation, from its begin to its end. What is thrown, as a rule for want of memory, breaks the communicator as an
+// error does: other ranks are in the operation, perhaps, and wait.
 template <class Body>
 Result<void> carry_out(Monitor& monitor, Body&& body) noexcept {
   auto result = contained(body);
-  if (result || monitor.failed()) return result;
-  return contained([&] { return monitor.end_with(std::move(result)); });
+  if (!result) return contained([&]() -> Result<void> { return monitor.end_with(std::move(result).error()); });
+  monitor.recorder().end(true);
+  return result;
 }
 
 // What a rank did last; and all ranks of this process.

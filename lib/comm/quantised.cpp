@@ -204,10 +204,7 @@ void SlicedSum::sum(size_t begin, size_t all_elems) {
 }  // namespace
 
 Result<void> QuantisedSums::run(const Operation& operation) {
-  return monitor_.end_with(sum(monitor_.begin(operation, Algo::kDirect), operation));
-}
-
-Result<void> QuantisedSums::sum(const Call& call, const Operation& operation) {
+  const Call call = monitor_.begin(operation, Algo::kDirect);
   const int rank = me_.rank, n_ranks = me_.n_ranks;
   if (n_ranks == 1 && operation.input != operation.output && operation.count > 0)
     memcpy(operation.output, operation.input, operation.count * sizeof(float));

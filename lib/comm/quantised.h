@@ -16,8 +16,6 @@ class QuantisedSums {
   Result<void> run(const Operation& operation);
 
  private:
-  Result<void> sum(const Call& call, const Operation& operation);
-
   const Membership& me_;
   Monitor& monitor_;
   Collectives& collectives_;
