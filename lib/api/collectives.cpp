@@ -138,11 +138,10 @@ Result<void> explain(const char* name, size_t count, const tuttiDataType_t& data
   TUTTI_TRY_ASSIGN(const Collective collective, find_collective(name));
   TUTTI_TRY_ASSIGN(Use use, use_of(comm));
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
-  Operation operation;
-  operation.dtype = dtype;
+  Operation operation{collective, nullptr, nullptr, count, dtype};
   if (traits(collective).reduces) TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(buffer_bytes(count, dtype, 1));
-  give_text(use->explain(collective, count, dtype, operation.op), text, bytes);
+  give_text(use->explain(operation), text, bytes);
   return {};
 }
 

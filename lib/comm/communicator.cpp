@@ -97,13 +97,8 @@ double Communicator::estimate_ns(const Operation& operation) {
   return me_.planner->estimate_ns(to_call(operation), collectives_.planned_bytes(operation));
 }
 
-std::string Communicator::explain(Collective collective, uint64_t count, DataType dtype, RedOp op) {
+std::string Communicator::explain(const Operation& operation) {
   const TicketLock::Turn turn(*ticket_lock_, take_ticket());
-  Operation operation;
-  operation.collective = collective;
-  operation.count = count;
-  operation.dtype = dtype;
-  operation.op = op;
   const std::string text = collectives_.explain(to_call(operation));
   return device_ == nullptr ? text : device_->explain(operation) + text;
 }

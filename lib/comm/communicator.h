@@ -73,7 +73,7 @@ class Communicator final {
   std::string explain_wait() const;
 
   // What an operation of this kind takes now, and why. Waits for the operations that were called before.
-  std::string explain(Collective collective, uint64_t count, DataType dtype, RedOp op);
+  std::string explain(const Operation& operation);
   // How long it should take now. Waits likewise.
   double estimate_ns(const Operation& operation);
   // For people: through what this rank reaches another and why: "tcp, because shm: it is on another host".
