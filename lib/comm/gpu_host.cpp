@@ -8,7 +8,7 @@ class GpuHost final : public cuda::Host {
   explicit GpuHost(Communicator& comm) : comm_(comm) {}
   int rank() const override { return comm_.rank(); }
   int n_ranks() const override { return comm_.n_ranks(); }
-  int host_of(int rank) const override { return comm_.me_.host_of(rank); }
+  int host_of(int rank) const override { return comm_.me_.layout().host_of(rank); }
   Algo forced_algo() const override { return comm_.me_.options.deterministic ? Algo::kAuto : comm_.me_.forced; }
   bool broken() override { return comm_.monitor_.failed(); }
   int wake_fd() override { return comm_.monitor_.watch().ending().wake_fd(); }

@@ -2,7 +2,6 @@
 // constant; any thread.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,14 +42,8 @@ struct Membership {
 
   bool is_oversubscribed() const { return roster->here.machine.oversubscription() > 1; }
   bool is_on_gpu() const { return options.cuda_device >= 0; }
-  const std::vector<std::vector<int>>& hosts() const { return planner->layout().hosts; }
-  bool leads_host() const { return hosts()[static_cast<size_t>(host_of(rank))][0] == rank; }
-  int host_of(int other) const {
-    const auto found = std::find_if(hosts().begin(), hosts().end(), [&](const std::vector<int>& ranks) {
-      return std::find(ranks.begin(), ranks.end(), other) != ranks.end();
-    });
-    return static_cast<int>(found - hosts().begin());
-  }
+  const Layout& layout() const { return planner->layout(); }
+  bool leads_host() const { return layout().hosts[static_cast<size_t>(layout().host_of(rank))][0] == rank; }
 };
 
 }  // namespace tutti

@@ -24,7 +24,7 @@ void Monitor::leave() {
 }
 
 void Monitor::take_place() {
-  remote_attendants_.emplace(me_.rank, me_.hosts(), recorder_);
+  remote_attendants_.emplace(me_.rank, me_.layout().hosts, recorder_);
   // One for all of a host: each looks at the files of all processes there.
   recorder_.share(me_.rank, me_.n_ranks, me_.roster->group, me_.leads_host());
 }

@@ -23,18 +23,12 @@ std::string table(const std::vector<Candidate>& candidates) {
   return text;
 }
 
-bool share_a_host(const Layout& layout, int a, int b) {
-  return std::ranges::any_of(layout.hosts, [&](const std::vector<int>& ranks) {
-    return std::ranges::count(ranks, a) > 0 && std::ranges::count(ranks, b) > 0;
-  });
-}
-
 }  // namespace
 
 double Planner::estimate_ns(std::span<const Transfer> transfers) const {
   RankCost cost;
   for (const Transfer& t : transfers) {
-    const bool is_here = share_a_host(layout_, rank_, t.peer);
+    const bool is_here = layout_.host_of(t.peer) == layout_.host_of(rank_);
     const double bytes = static_cast<double>(t.bytes);
     Share& share = is_here ? cost.here : cost.wire;
     share.bytes += bytes;

@@ -34,6 +34,11 @@ void find_slow_hosts(Layout& layout, std::span<const RankLocation> locations) {
 
 }  // namespace
 
+int Layout::host_of(int rank) const {
+  const auto has_it = [&](const std::vector<int>& ranks) { return std::ranges::count(ranks, rank) > 0; };
+  return static_cast<int>(std::ranges::find_if(hosts, has_it) - hosts.begin());
+}
+
 Layout lay_out(std::span<const RankLocation> locations) {
   Layout layout;
   const auto location = [&](int rank) -> const RankLocation& { return locations[static_cast<size_t>(rank)]; };

@@ -33,6 +33,8 @@ struct Layout {
   // Numbers of hosts that send less than half of what the median host does: a ring would wait for them with twice the
   // bytes that they have.
   std::vector<int> slow_hosts;
+
+  int host_of(int rank) const;  // its number
 };
 
 // Ranks with equal locations stand in order of rank.
