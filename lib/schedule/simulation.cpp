@@ -11,7 +11,8 @@ namespace {
 constexpr uint32_t kNotYet = UINT32_MAX;
 
 std::string place(const LaneRun& lane) {
-  return place_text(lane.rank, lane.lane, lane.round, lane.at);
+  return format("rank %d lane %d round %u step %u (", lane.rank, lane.lane, lane.round, lane.at.index()) +
+         step_text(*lane.at) + ")";
 }
 
 // Where the value that a step sends lies unchanged, if it may be exposed.

@@ -22,10 +22,6 @@ std::string step_text(const Step& step) {
   return text;
 }
 
-std::string place_text(int rank, int lane, uint32_t round, const Steps::const_iterator& at) {
-  return format("rank %d lane %d round %u step %u (", rank, lane, round, at.index()) + step_text(*at) + ")";
-}
-
 std::string to_text(const Schedule& schedule) {
   std::string text = format("rank %d of %d: %u chunks, %u scratch, %zu lanes\n", schedule.rank, schedule.n_ranks,
                             schedule.n_chunks, schedule.n_scratch, schedule.lanes.size());

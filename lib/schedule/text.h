@@ -9,7 +9,5 @@ namespace tutti {
 
 std::string slice_text(const Slice& slice);
 std::string step_text(const Step& step);
-// Where a lane is.
-std::string place_text(int rank, int lane, uint32_t round, const Steps::const_iterator& at);
 
 }  // namespace tutti
