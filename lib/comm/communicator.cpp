@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include "base/contained.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "comm/setup.h"
 #include "kernels/kernels.h"
@@ -44,7 +45,8 @@ Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
   TUTTI_TRY(Setup(rendezvous, deadline, me_, links_, monitor_).run());
   TUTTI_TRY(collectives_.connect(deadline, [&] { return rendezvous.is_broken(); }));
   // Last, because nobody waits for anybody here: who fails can say so.
-  return dump_topology(me_);
+  if (me_.leads_host() && env_is_set(Env::kTopoDump)) return dump_machine(env_string(Env::kTopoDump));
+  return {};
 }
 
 Result<void> Communicator::check_open() {

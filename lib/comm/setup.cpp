@@ -188,8 +188,4 @@ Result<void> Setup::connect(std::vector<Fd> control_fds) {
                           [this] { return rendezvous_.is_broken(); });
 }
 
-Result<void> dump_topology(const Membership& me) {
-  return me.leads_host() && env_is_set(Env::kTopoDump) ? dump_machine(env_string(Env::kTopoDump)) : Result<void>();
-}
-
 }  // namespace tutti

@@ -35,7 +35,4 @@ class Setup {
   size_t descriptors_before_ = 0;  // of this process, when no rank of the group had connected
 };
 
-// Where TUTTI_TOPO_DUMP says, by one rank of each host.
-Result<void> dump_topology(const Membership& me);
-
 }  // namespace tutti
