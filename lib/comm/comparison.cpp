@@ -9,8 +9,7 @@ namespace tutti {
 
 void Comparison::add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks) {
   const std::lock_guard lock(mutex_);
-  if (blocks_.empty() || blocks_.back().first != call.sequence) blocks_.emplace_back(call.sequence, nullptr);
-  blocks_.back().second = std::move(blocks);
+  blocks_.emplace_back(call.sequence, std::move(blocks));
   if (blocks_.size() > kMostKept) blocks_.pop_front();
 }
 

@@ -30,7 +30,7 @@ class Comparison {
  public:
   Comparison(int rank, int n_ranks, const Recorder& recorder) : recorder_(recorder), gossip_(rank, n_ranks) {}
 
-  // This rank has called it; again when more is known of the call.
+  // This rank has called it.
   void add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks);
   // For the other ranks, about the operation with this number; empty where there is nothing to ask, because they know
   // of a question already, or it was too long ago.
