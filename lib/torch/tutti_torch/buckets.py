@@ -84,5 +84,5 @@ def use_registered_buckets(model: DistributedDataParallel) -> None:
     /dev/shm: where that is too small a bucket stays where it is, with a warning."""
     group: Any = model.process_group
     if not isinstance(group, TuttiProcessGroup):
-        raise TuttiError(f"the model's process group is {type(group).__name__}, not Tutti's", library.INVALID_ARGUMENT)
+        raise TuttiError(f"the model's process group is {type(group).__name__}, not Tutti's")
     model.register_comm_hook(RegisteredBuckets(group), RegisteredBuckets.reduce)

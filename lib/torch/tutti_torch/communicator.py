@@ -92,7 +92,7 @@ class Communicator:
     @property
     def handle(self) -> int:
         if self._comm is None:
-            raise TuttiError(self._none or f"the group was destroyed{self.label}")
+            raise TuttiError(self._none or f"the group was destroyed{self.label}", library.INVALID_USAGE)
         return self._comm
 
     @property

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from . import calls, library
+from . import calls
 from .errors import TuttiError
 from .tensors import OPS
 
@@ -31,7 +31,7 @@ def all_reduce_(tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup 
 
 def _ordinary(tensor: torch.Tensor, op: str, group: Any) -> None:
     if op not in OPS:
-        raise TuttiError(f"all_reduce_: op={op!r} is none of {', '.join(OPS)}", library.INVALID_ARGUMENT)
+        raise TuttiError(f"all_reduce_: op={op!r} is none of {', '.join(OPS)}")
     dist.all_reduce(tensor, OPS[op], group)
 
 

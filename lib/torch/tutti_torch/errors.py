@@ -11,7 +11,7 @@ class TuttiError(dist.DistBackendError):
 
     `code` is the tuttiResult_t. After a remote error or a time-out the group can only be destroyed."""
 
-    def __init__(self, sentence: str, code: int = library.INVALID_USAGE) -> None:
+    def __init__(self, sentence: str, code: int = library.INVALID_ARGUMENT) -> None:
         super().__init__(sentence)
         self.code = code
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from . import calls, library
+from . import calls
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
 from .tensors import blocks, check_dense, plain, stage, unit
@@ -54,9 +54,7 @@ class Exchanges(GroupBase):
     ) -> TuttiWork:
         """output_lists[i][r] is rank r's input i. Ranks may give tensors of different sizes; each is written where it lies."""
         if len(output_lists) != len(inputs):
-            raise TuttiError(
-                f"all_gather: {len(output_lists)} outputs for {len(inputs)} inputs", library.INVALID_ARGUMENT
-            )
+            raise TuttiError(f"all_gather: {len(output_lists)} outputs for {len(inputs)} inputs")
         staged = []
         for outputs, source in zip(output_lists, inputs):
             self._check_list("all_gather", outputs)
@@ -64,8 +62,7 @@ class Exchanges(GroupBase):
             if source.numel() != mine.numel() or source.dtype != mine.dtype:
                 raise TuttiError(
                     f"all_gather: an input of {source.numel()} elements of {source.dtype}, but this rank's output "
-                    f"has {mine.numel()} of {mine.dtype}",
-                    library.INVALID_ARGUMENT,
+                    f"has {mine.numel()} of {mine.dtype}"
                 )
             buffers, finish = stage(outputs)
             staged.append((plain(source), buffers, finish))
@@ -95,8 +92,7 @@ class Exchanges(GroupBase):
             if output.numel() != source.numel() * self._size or output.dtype != source.dtype:
                 raise TuttiError(
                     f"all_gather: {source.numel()} elements of {source.dtype} from each of {self._size} ranks do not "
-                    f"make {output.numel()} of {output.dtype}",
-                    library.INVALID_ARGUMENT,
+                    f"make {output.numel()} of {output.dtype}"
                 )
         sources = [plain(source) for source in inputs]
         buffers, finish = stage(list(outputs))
@@ -131,8 +127,7 @@ class Exchanges(GroupBase):
         if output.numel() != source.numel() * self._size or not output.is_contiguous():
             raise TuttiError(
                 f"gather_single: {source.numel()} elements from each of {self._size} ranks do not fit a tensor of shape "
-                f"{tuple(output.shape)} and strides {output.stride()}: give a contiguous one of {self._size} times as many",
-                library.INVALID_ARGUMENT,
+                f"{tuple(output.shape)} and strides {output.stride()}: give a contiguous one of {self._size} times as many"
             )
         return self.gather([list(output.view(self._size, *source.shape))], [source], opts)
 
@@ -203,22 +198,18 @@ class Exchanges(GroupBase):
             if rows % self._size:
                 raise TuttiError(
                     f"all_to_all_single: the {name}'s {rows} rows cannot be split evenly among {self._size} ranks: "
-                    f"give {name}_split_sizes",
-                    library.INVALID_ARGUMENT,
+                    f"give {name}_split_sizes"
                 )
             splits = [rows // self._size] * self._size
         if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
-            raise TuttiError(
-                f"all_to_all_single: {name}_split_sizes={list(splits)} for {rows} rows and {self._size} ranks",
-                library.INVALID_ARGUMENT,
-            )
+            raise TuttiError(f"all_to_all_single: {name}_split_sizes={list(splits)} for {rows} rows and {self._size} ranks")
         return list(tensor.detach().split(list(splits)))
 
     def _all_to_all(
         self, opts: Any, buffers: list[torch.Tensor], sources: list[torch.Tensor], outputs: Any, finish: Any
     ) -> TuttiWork:
         if {t.dtype for t in [*buffers, *sources]} != {sources[0].dtype}:
-            raise TuttiError("all_to_all: tensors of different types", library.INVALID_ARGUMENT)
+            raise TuttiError("all_to_all: tensors of different types")
         lane = self._lanes.of(*sources, *buffers)
 
         def issue(comm: int, stream: Stream) -> None:
@@ -246,6 +237,6 @@ class Exchanges(GroupBase):
 
     def _check_list(self, what: str, tensors: Sequence[torch.Tensor]) -> None:
         if len(tensors) != self._size:
-            raise TuttiError(f"{what}: {len(tensors)} tensors for {self._size} ranks", library.INVALID_ARGUMENT)
+            raise TuttiError(f"{what}: {len(tensors)} tensors for {self._size} ranks")
         for tensor in tensors:
             check_dense(tensor)

@@ -22,7 +22,7 @@ DEVICES = ("cpu", "cuda")
 def one(tensors: Sequence[Any], what: str) -> Any:
     """The only element: lists of several are for processes that drive several devices."""
     if len(tensors) != 1:
-        raise TuttiError(f"{what}: {len(tensors)} tensors, where a process of Tutti has one", library.INVALID_ARGUMENT)
+        raise TuttiError(f"{what}: {len(tensors)} tensors, where a process of Tutti has one")
     return tensors[0]
 
 
@@ -74,7 +74,7 @@ class GroupBase(dist.ProcessGroup):
         if device.type in self._devices:
             return self
         if self._others is None:
-            raise TuttiError(f"the group has no backend for {device}", library.INVALID_ARGUMENT)
+            raise TuttiError(f"the group has no backend for {device}")
         return self._others._get_backend(device)
 
     get_backend = _get_backend

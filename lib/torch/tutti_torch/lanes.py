@@ -189,7 +189,7 @@ class Lanes:
         device = tensors[0].device
         for tensor in tensors[1:]:
             if tensor.device != device:
-                raise TuttiError(f"tensors on {device} and {tensor.device} in one operation", library.INVALID_ARGUMENT)
+                raise TuttiError(f"tensors on {device} and {tensor.device} in one operation")
         if device.type == "cpu":
             return self.host
         check_dense(tensors[0])  # before all ranks have to come

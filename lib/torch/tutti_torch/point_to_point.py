@@ -67,7 +67,7 @@ class Receive:
         error: Optional[BaseException] = None
         if arrived_bytes != expected:
             sentence = f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), the tensor to receive into has {expected}"
-            error = TuttiError(sentence)
+            error = TuttiError(sentence, library.INVALID_USAGE)
         elif self.buffer is not self.tensor:
             error = self._copy()
         self.work.complete(error, source)
@@ -210,7 +210,7 @@ class Inbox(_Channel):
                 while not (self._posted or self._closed):
                     self._changed.wait()
                 if self._closed:
-                    raise TuttiError(f"the group was destroyed{self.channels.label}")
+                    raise TuttiError(f"the group was destroyed{self.channels.label}", library.INVALID_USAGE)
                 stand_at(self._posted[0].place)
             if comm is None:
                 unique = poll_for_id(self.channels.store, _key(self.peer, self.channels.rank), self._is_wanted)

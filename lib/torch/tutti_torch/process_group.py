@@ -160,9 +160,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
     def _peer(self, peer: int) -> int:
         if not 0 <= peer < self._size or peer == self._rank:
-            raise TuttiError(
-                f"rank {self._rank} of {self._size} cannot send to or receive from rank {peer}", library.INVALID_ARGUMENT
-            )
+            raise TuttiError(f"rank {self._rank} of {self._size} cannot send to or receive from rank {peer}")
         return peer
 
     # ---- the group's life ----
@@ -233,8 +231,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         if self._handle not in handles:
             raise TuttiError(
                 f"reconfigure: this rank's handle {self._handle} is not among the {len(handles)} that were given: "
-                "get_reconfigure_handle() says it",
-                library.INVALID_ARGUMENT,
+                "get_reconfigure_handle() says it"
             )
         stand_at(place("reconfigure", []))
         self._lanes.abort()

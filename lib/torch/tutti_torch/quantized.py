@@ -27,12 +27,10 @@ class QuantizedState:
         error_feedback: bool = False,
     ) -> None:
         if wire not in _WIRES:
-            raise TuttiError(f"quantized_hook: wire={wire!r} is none of {', '.join(_WIRES)}", library.INVALID_ARGUMENT)
+            raise TuttiError(f"quantized_hook: wire={wire!r} is none of {', '.join(_WIRES)}")
         where: Any = dist.group.WORLD if group is None else group
         if not isinstance(where, TuttiProcessGroup):
-            raise TuttiError(
-                f"quantized_hook: the process group is {type(where).__name__}, not Tutti's", library.INVALID_ARGUMENT
-            )
+            raise TuttiError(f"quantized_hook: the process group is {type(where).__name__}, not Tutti's")
         self.group, self.wire, self.block_elems, self.error_feedback = where, wire, block_elems, error_feedback
         # Of each bucket, with where its parameters are: DDP makes other buckets after the first step.
         self._errors: dict[int, tuple[list[int], torch.Tensor]] = {}

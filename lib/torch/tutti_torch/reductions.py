@@ -31,7 +31,7 @@ class Reductions(GroupBase):
         factor = op.__getstate__()[1]
         scalar = torch.as_tensor(factor).to("cpu", plan.buffer.dtype).reshape(-1)
         if scalar.numel() != 1:
-            raise TuttiError(f"PREMUL_SUM: a factor of {scalar.numel()} elements", library.INVALID_ARGUMENT)
+            raise TuttiError(f"PREMUL_SUM: a factor of {scalar.numel()} elements")
         made = ctypes.c_int()
         where = library.SCALAR_HOST_IMMEDIATE
         self._communicator.check(
@@ -87,7 +87,7 @@ class Reductions(GroupBase):
     def _combine(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """AND, OR and XOR of integers, which Tutti lacks: each rank gathers all inputs and combines them, piece by piece."""
         if tensor.is_floating_point() or tensor.is_complex():
-            raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers", library.INVALID_ARGUMENT)
+            raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers")
         result = plain(tensor).clone().view(-1)
         for piece in result.split(1 << 20):
             everyone = piece.new_empty((self._size, piece.numel()))
@@ -139,14 +139,13 @@ class Reductions(GroupBase):
         """Blocks may differ in size."""
         output, blocks = one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter")
         if len(blocks) != self._size:
-            raise TuttiError(f"reduce_scatter: {len(blocks)} inputs for {self._size} ranks", library.INVALID_ARGUMENT)
+            raise TuttiError(f"reduce_scatter: {len(blocks)} inputs for {self._size} ranks")
         for block in blocks:
             check_dense(block)
         if blocks[self._rank].numel() != output.numel():
             raise TuttiError(
                 f"reduce_scatter: the output has {output.numel()} elements, input {self._rank} has "
-                f"{blocks[self._rank].numel()}",
-                library.INVALID_ARGUMENT,
+                f"{blocks[self._rank].numel()}"
             )
         flat = torch.cat([block.detach().reshape(-1) for block in blocks])
         return self._reduce_scatter([(output, flat, [block.numel() for block in blocks])], opts)
@@ -176,11 +175,10 @@ class Reductions(GroupBase):
             if source.numel() != (sum(counts) if counts else output.numel() * self._size):
                 raise TuttiError(
                     f"reduce_scatter: an input of {source.numel()} elements and an output of {output.numel()} "
-                    f"for {self._size} ranks",
-                    library.INVALID_ARGUMENT,
+                    f"for {self._size} ranks"
                 )
             if output.dtype != source.dtype:
-                raise TuttiError(f"reduce_scatter from {source.dtype} to {output.dtype}", library.INVALID_ARGUMENT)
+                raise TuttiError(f"reduce_scatter from {source.dtype} to {output.dtype}")
             if is_gathered(number, source.dtype):
                 source = self._combine(source, number)
                 offset = sum((counts or [output.numel()] * self._size)[: self._rank])

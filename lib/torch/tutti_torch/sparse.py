@@ -30,8 +30,7 @@ def all_reduce(group: Reductions, tensor: torch.Tensor, number: int) -> torch.Te
     if tensor.layout is not torch.sparse_coo or number not in _OPS or tensor.device.type != "cpu":
         raise TuttiError(
             f"all_reduce of a tensor with layout {tensor.layout} on {tensor.device}: only SUM and AVG of "
-            "torch.sparse_coo tensors in host memory; pass tensor.to_dense()",
-            library.INVALID_ARGUMENT,
+            "torch.sparse_coo tensors in host memory; pass tensor.to_dense()"
         )
     mine = tensor.detach().coalesce()
     # How many entries each rank has, and what the others have to agree on.
@@ -39,7 +38,7 @@ def all_reduce(group: Reductions, tensor: torch.Tensor, number: int) -> torch.Te
     headers = header.new_empty((group._size, header.numel()))
     group._all_gather_now(headers, header)
     if not bool((headers[:, 1:] == header[1:]).all()):
-        raise TuttiError(f"all_reduce of sparse tensors of different shapes: {headers[:, 2:].tolist()}")
+        raise TuttiError(f"all_reduce of sparse tensors of different shapes: {headers[:, 2:].tolist()}", library.INVALID_USAGE)
     counts = headers[:, 0].tolist()
     indices = _gather_rows(group, mine.indices().t().contiguous(), counts)
     values = _gather_rows(group, mine.values().contiguous(), counts)

@@ -53,18 +53,16 @@ def is_gathered(number: int, dtype: torch.dtype) -> bool:
 def check_dense(tensor: torch.Tensor) -> None:
     """Only dense tensors in host memory, or on a CUDA device, can be sent."""
     if not isinstance(tensor, torch.Tensor):
-        raise TuttiError(f"{type(tensor).__name__} where a tensor was expected", library.INVALID_ARGUMENT)
+        raise TuttiError(f"{type(tensor).__name__} where a tensor was expected")
     if tensor.device.type not in ("cpu", "cuda"):
         raise TuttiError(
             f"a tensor of shape {tuple(tensor.shape)} on {tensor.device}: Tutti works on host memory and CUDA devices; "
-            "pass tensor.cpu()",
-            library.INVALID_ARGUMENT,
+            "pass tensor.cpu()"
         )
     if tensor.layout is not torch.strided:
         raise TuttiError(
             f"a tensor with layout {tensor.layout}: only all_reduce with SUM or AVG takes sparse tensors; "
-            "pass tensor.to_dense()",
-            library.INVALID_ARGUMENT,
+            "pass tensor.to_dense()"
         )
 
 
@@ -132,10 +130,7 @@ def reduction(tensor: torch.Tensor, number: int) -> Reduction:
     code = TYPES.get(buffer.dtype)
     if op is None or code is None:
         names = [name for name, op in dist.ReduceOp.RedOpType.__members__.items() if int(op) == number]
-        raise TuttiError(
-            f"{(names or [number])[0]} of {tensor.dtype}: there is no such reduction; convert the tensor first",
-            library.INVALID_ARGUMENT,
-        )
+        raise TuttiError(f"{(names or [number])[0]} of {tensor.dtype}: there is no such reduction; convert the tensor first")
     buffer = buffer.contiguous()
     return Reduction(buffer, code, op, buffer.numel())
 
