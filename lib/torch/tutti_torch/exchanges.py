@@ -55,7 +55,6 @@ class Exchanges(GroupBase):
         """output_lists[i][r] is rank r's input i. Ranks may give tensors of different sizes; each is written where it lies."""
         if len(output_lists) != len(inputs):
             raise TuttiError(f"all_gather: {len(output_lists)} outputs for {len(inputs)} inputs")
-        staged = []
         for outputs, source in zip(output_lists, inputs):
             self._check_list("all_gather", outputs)
             mine = outputs[self._rank]
@@ -64,20 +63,17 @@ class Exchanges(GroupBase):
                     f"all_gather: an input of {source.numel()} elements of {source.dtype}, but this rank's output "
                     f"has {mine.numel()} of {mine.dtype}"
                 )
-            buffers, finish = stage(outputs)
-            staged.append((plain(source), buffers, finish))
-        results = [t for ts in output_lists for t in ts]
+        sources = [plain(source) for source in inputs]
+        results = [output for outputs in output_lists for output in outputs]
+        buffers, finish = stage(results)
         lane = self._lanes.of(*inputs, *results)
 
         def issue(comm: int, stream: Stream) -> None:
-            for source, buffers, _ in staged:
-                lane.check(self._api.tuttiAllGatherv(source.data_ptr(), *blocks(buffers), comm, stream))
+            for i, source in enumerate(sources):
+                into = blocks(buffers[i * self._size : (i + 1) * self._size])
+                lane.check(self._api.tuttiAllGatherv(source.data_ptr(), *into, comm, stream))
 
-        def finish_all() -> None:
-            for _, _, finish in staged:
-                finish()
-
-        return lane.launch("all_gather", inputs, opts.asyncOp, issue, results, finish_all, staged)
+        return lane.launch("all_gather", inputs, opts.asyncOp, issue, results, finish, (sources, buffers))
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER) -> TuttiWork:
         done = calls.short.all_gather(self, output, source, opts)
@@ -118,7 +114,7 @@ class Exchanges(GroupBase):
         if opts.rootRank == self._rank:
             targets = one(outputs, "gather")
             self._check_list("gather", targets)
-        return self._messages("gather", opts, targets, [source], opts.rootRank, None)
+        return self._messages("gather", opts, [source], [opts.rootRank], targets, range(self._size))
 
     def gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TuttiWork:
         """As gather, into the ranks' equal parts of one tensor. torch asks for it from 2.14 on."""
@@ -136,33 +132,28 @@ class Exchanges(GroupBase):
         if opts.rootRank == self._rank:
             sources = one(inputs, "scatter")
             self._check_list("scatter", sources)
-        return self._messages("scatter", opts, [target], [plain(source) for source in sources], None, opts.rootRank)
+        plains = [plain(source) for source in sources]
+        return self._messages("scatter", opts, plains, range(self._size), [target], [opts.rootRank])
 
     def _messages(
         self,
         what: str,
         opts: Any,
-        targets: list[torch.Tensor],
         sources: list[torch.Tensor],
-        to: int | None,
-        source_rank: int | None,
+        to: Sequence[int],
+        targets: list[torch.Tensor],
+        of: Sequence[int],
     ) -> TuttiWork:
-        """Sends all `sources` and receives all `targets` at once: source i goes to rank i, or the only one to rank `to`;
-        target i comes from rank i, or the only one from `source_rank`."""
+        """Sends `sources` to these ranks, and receives `targets` of those, all at once."""
         buffers, finish = stage(targets)
         lane = self._lanes.of(*targets, *sources)
-        check = lane.check
 
         def issue(comm: int, stream: Stream) -> None:
             with self._together():
-                for i, source in enumerate(sources):
-                    code, factor = unit(source.dtype)
-                    peer = i if to is None else to
-                    check(self._api.tuttiSend(source.data_ptr(), source.numel() * factor, code, peer, comm, stream))
-                for i, buffer in enumerate(buffers):
-                    code, factor = unit(buffer.dtype)
-                    peer = i if source_rank is None else source_rank
-                    check(self._api.tuttiRecv(buffer.data_ptr(), buffer.numel() * factor, code, peer, comm, stream))
+                for call, tensors, peers in ((self._api.tuttiSend, sources, to), (self._api.tuttiRecv, buffers, of)):
+                    for tensor, peer in zip(tensors, peers):
+                        code, factor = unit(tensor.dtype)
+                        lane.check(call(tensor.data_ptr(), tensor.numel() * factor, code, peer, comm, stream))
 
         return lane.launch(what, sources or targets, opts.asyncOp, issue, targets, finish, (buffers, sources))
 
@@ -228,8 +219,8 @@ class Exchanges(GroupBase):
             lane.check(self._api.tuttiBarrier(comm, stream))
 
         if opts.timeout <= NO_TIMEOUT:
-            return lane.launch("barrier", [], opts.asyncOp, issue, None)
-        work = lane.launch("barrier", [], True, issue, None)
+            return lane.launch("barrier", [], opts.asyncOp, issue, [])
+        work = lane.launch("barrier", [], True, issue, [])
         work.limit = opts.timeout
         if not opts.asyncOp:
             work.wait()

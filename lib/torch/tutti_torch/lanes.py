@@ -44,7 +44,7 @@ class Lane:
         tensors: Sequence[torch.Tensor],
         is_async: bool,
         issue: Issue,
-        results: list[torch.Tensor] | None,
+        results: list[torch.Tensor],
         finish: Finish = None,
         keep: object = None,
     ) -> Any:
@@ -93,24 +93,20 @@ class HostLane(Lane):
 class CudaWork(dist.Work):
     """One operation on a device. `stream` is the one it runs on, None if that was the current one."""
 
-    def __init__(self, lane: CudaLane, results: list[torch.Tensor] | None, stream: Any = None) -> None:
+    def __init__(self, lane: CudaLane, results: list[torch.Tensor], stream: Any = None) -> None:
         super().__init__()
-        self._lane, self._stream = lane, stream
-        self._results = results if results is not None else []
+        self._lane, self._stream, self._results = lane, stream, results
         self._event = torch.cuda.Event()
         self._event.record(torch.cuda.current_stream(lane.device) if stream is None else stream)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """The host does not wait, so there is no time-out but the communicator's own."""
-        self._raise()
-        if self._stream is not None:
-            torch.cuda.current_stream(self._lane.device).wait_event(self._event)
-        return True
-
-    def _raise(self) -> None:
         error = self.exception()
         if error is not None:
             raise error
+        if self._stream is not None:
+            torch.cuda.current_stream(self._lane.device).wait_event(self._event)
+        return True
 
     def get_future(self) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[self._lane.device])

@@ -171,18 +171,13 @@ def folder() -> Path:
     return Path(os.fsdecode(symbol.file or b"")).parent
 
 
-@functools.cache
-def version() -> int:
-    number = c_int()
-    load().tuttiGetVersion(ctypes.byref(number))
-    return number.value
-
-
 def config(init_timeout_s: int, op_timeout_s: int, deterministic: bool = False, cuda_device: int | None = None) -> Config:
     """A non-blocking communicator's options; UNDEFINED_INT leaves a limit to the environment, as False does for
     `deterministic`."""
+    version = c_int()
+    load().tuttiGetVersion(ctypes.byref(version))
     return Config(
-        *(ctypes.sizeof(Config), CONFIG_MAGIC, version(), init_timeout_s, op_timeout_s, None, None),
+        *(ctypes.sizeof(Config), CONFIG_MAGIC, version.value, init_timeout_s, op_timeout_s, None, None),
         *(1 if deterministic else UNDEFINED_INT, 0, UNDEFINED_INT if cuda_device is None else cuda_device, UNDEFINED_INT, UNDEFINED_INT),
     )
 

@@ -238,7 +238,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         self._channels.abort()
         store = dist.PrefixStore(f"tutti/{opts.uuid}", self._first_store)
         self._join(store, handles.index(self._handle), len(handles), opts.timeout or self._timeout, ())
-        return TuttiWork(None)
+        return TuttiWork([])
 
     def _set_sequence_number_for_group(self) -> None:
         """Does nothing: Tutti numbers its operations itself."""

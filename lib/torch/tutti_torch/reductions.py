@@ -106,7 +106,7 @@ class Reductions(GroupBase):
             at, to = mine.data_ptr(), everyone.data_ptr()
             lane.check(self._api.tuttiAllGather(at, to, size, library.UINT8, comm, stream))
 
-        lane.launch("all_gather", [mine], False, issue, None)
+        lane.launch("all_gather", [mine], False, issue, [])
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
         done = calls.short.reduce(self, tensors, opts)
@@ -170,7 +170,7 @@ class Reductions(GroupBase):
     ) -> TuttiWork:
         op, number = opts.reduceOp, op_number(opts.reduceOp)
         lane = self._lanes.of(*(tensor for output, source, _ in pairs for tensor in (output, source)))
-        plans, targets = [], []
+        parts = []
         for output, source, counts in pairs:
             if source.numel() != (sum(counts) if counts else output.numel() * self._size):
                 raise TuttiError(
@@ -189,11 +189,10 @@ class Reductions(GroupBase):
             # The result has the form of the buffer: a wider type, or two numbers for a complex one.
             direct = plan.buffer.dtype == output.dtype and output.is_contiguous() and not output.is_neg()
             into = output if direct else plan.buffer.new_empty(output.numel() * per_element)
-            plans.append((plan, into, [count * per_element for count in counts] if counts else None))
-            targets.append((output, into, plan))
+            parts.append((plan, into, output, [count * per_element for count in counts] if counts else None))
 
         def issue(comm: int, stream: Stream) -> None:
-            for plan, into, counts in plans:
+            for plan, into, _, counts in parts:
                 at, to = plan.buffer.data_ptr(), into.data_ptr()
                 with self._operator(op, number, plan, comm) as operator:
                     if counts is None:
@@ -205,10 +204,10 @@ class Reductions(GroupBase):
                     lane.check(code)
 
         def finish() -> None:
-            for output, into, plan in targets:
+            for plan, into, output, _ in parts:
                 if into is not output:
                     form = into.view(*output.shape, 2) if output.is_complex() else into.view(output.shape)
                     Reduction(form, plan.type_code, plan.op, into.numel()).write_back(output)
 
         outputs, inputs = [output for output, _, _ in pairs], [source for _, source, _ in pairs]
-        return lane.launch("reduce_scatter", inputs, opts.asyncOp, issue, outputs, finish, (plans, pairs))
+        return lane.launch("reduce_scatter", inputs, opts.asyncOp, issue, outputs, finish, (parts, pairs))

@@ -38,9 +38,9 @@ class TuttiWork(dist.Work):
     _future: torch.futures.Future[Any] | None = None
     _gate: torch.futures.Future[None] | None = None
 
-    def __init__(self, results: list[torch.Tensor] | None) -> None:
+    def __init__(self, results: list[torch.Tensor]) -> None:
         super().__init__()
-        self._results = results if results is not None else []
+        self._results = results
 
     # ---- for the backend ----
 
