@@ -63,9 +63,6 @@ class Communicator:
         check(self._api.tuttiCommCount(comm, ctypes.byref(number)))
         self.size = number.value
         self.number = next(_numbers)  # in this process
-        self._handles: dict[int, Handle] = {}
-        self._numbers = itertools.count(1)
-        self._callback = library.STREAM_CALLBACK(lambda _, code, number: self._handles.pop(number)._complete(code))
         self._guard = threading.Lock()
         _open[self] = None
 
@@ -182,9 +179,8 @@ class Communicator:
                 check(self._api.tuttiStreamCreate(ctypes.byref(stream)))
                 self._stream = stream.value
             self.call(name, *addresses, *call, stream=self._stream)
-            number, handle = next(self._numbers), Handle(self, result, arrays)
-            self._handles[number] = handle
-            check(self._api.tuttiStreamAddCallback(self._stream, self._callback, ctypes.c_void_p(number)))
+            handle = Handle(self, result, arrays)
+            check(library.when_done(self._stream, handle._complete))
         return handle
 
     def call(self, name: str, *arguments: int, stream: int | None = None) -> None:

@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from . import library
 from .communicator import Communicator
-from .errors import TuttiError, error_of
+from .errors import TuttiError, check, error_of
 from .places import called
 from .tensors import check_dense
-from .work import NO_TIMEOUT, TuttiWork, pending
+from .work import NO_TIMEOUT, TuttiWork
 
 Stream = Optional[int]
 Issue = Callable[[int, Stream], None]
@@ -86,7 +86,7 @@ class HostLane(Lane):
             if error is not None and communicator.failed is None:
                 communicator.failed = work
 
-        pending.add(stream, done)
+        check(library.when_done(stream, done))
         return work
 
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 
@@ -54,6 +56,10 @@ class Config(ctypes.Structure):
 
 
 STREAM_CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)
+# What streams have still to report, by number.
+_pending: dict[int, Callable[[int], None]] = {}
+_numbers = itertools.count(1)
+_report = STREAM_CALLBACK(lambda _, code, number: _pending.pop(number)(code))
 
 _SIZES = POINTER(c_size_t)
 _HANDLE = POINTER(c_void_p)
@@ -180,6 +186,17 @@ def config(init_timeout_s: int, op_timeout_s: int, deterministic: bool = False, 
         *(ctypes.sizeof(Config), CONFIG_MAGIC, version.value, init_timeout_s, op_timeout_s, None, None),
         *(1 if deterministic else UNDEFINED_INT, 0, UNDEFINED_INT if cuda_device is None else cuda_device, UNDEFINED_INT, UNDEFINED_INT),
     )
+
+
+def when_done(stream: int, finish: Callable[[int], None]) -> int:
+    """finish(result) is called on the stream's thread when all that is queued now is done. It may not raise. Returns a
+    tuttiResult_t."""
+    number = next(_numbers)
+    _pending[number] = finish
+    code = load().tuttiStreamAddCallback(stream, _report, c_void_p(number))
+    if code != SUCCESS:
+        del _pending[number]
+    return code
 
 
 def sizes(values: list[int]) -> ctypes.Array[c_size_t]:

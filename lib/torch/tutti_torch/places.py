@@ -16,7 +16,7 @@ import torch
 from torch._C._profiler import _RecordFunctionFast
 
 from . import library
-from .work import pending
+from .errors import check
 
 # Fewer than the library keeps.
 _MOST = 2048
@@ -165,7 +165,7 @@ def _until_done(what: str, comm: int, stream: int, issue: Callable[..., None]) -
         record._call_end_callbacks_on_future(done)
         try:
             issue(comm, stream)
-            pending.add(stream, lambda _: done.set_result(None))
+            check(library.when_done(stream, lambda _: done.set_result(None)))
         except BaseException:
             done.set_result(None)
             raise

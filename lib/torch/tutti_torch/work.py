@@ -1,13 +1,11 @@
 """Operations under way: the Work objects that c10d hands to its callers.
 
-A Tutti stream's thread says that an operation is done (Pending.callback). It wakes whoever waits and has a future, if one
+A Tutti stream's thread says that an operation is done (library.when_done). It wakes whoever waits and has a future, if one
 was asked for, completed by a thread of the pool below: callbacks of futures may wait for later operations of the same
 stream, which that stream's own thread may not.
 """
 from __future__ import annotations
 
-import ctypes
-import itertools
 import os
 import queue
 import threading
@@ -19,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from . import library
-from .errors import TuttiError, check
+from .errors import TuttiError
 
 NO_TIMEOUT = timedelta(0)
 
@@ -165,27 +163,3 @@ _gates = threading.Lock()
 completers = _Completers()
 # A forked child has none of its parent's threads.
 os.register_at_fork(after_in_child=completers.__init__)  # type: ignore[misc]
-
-
-class Pending:
-    """The works whose completion Tutti's streams will report, by number."""
-
-    def __init__(self) -> None:
-        self._works: dict[int, Callable[[int], None]] = {}
-        self._numbers = itertools.count(1)
-        self._callback = library.STREAM_CALLBACK(self._done)
-
-    def add(self, stream: int, finish: Callable[[int], None]) -> None:
-        """finish(result) is called on the stream's thread when all that is queued now is done. It may not raise."""
-        number = next(self._numbers)
-        self._works[number] = finish
-        code = library.load().tuttiStreamAddCallback(stream, self._callback, ctypes.c_void_p(number))
-        if code != library.SUCCESS:
-            del self._works[number]
-            check(code)
-
-    def _done(self, _stream: int, status: int, number: int) -> None:
-        self._works.pop(number)(status)
-
-
-pending = Pending()
