@@ -24,7 +24,7 @@ from . import library
 from .communicator import Communicator
 from .errors import TuttiError
 from .places import stand_at
-from .rendezvous import make_id, poll_for_id
+from .rendezvous import make_id, poll
 from .tensors import write
 from .work import TuttiWork
 
@@ -213,10 +213,10 @@ class Inbox(_Channel):
                     raise TuttiError(f"the group was destroyed{self.channels.label}", library.INVALID_USAGE)
                 stand_at(self._posted[0].place)
             if comm is None:
-                unique = poll_for_id(self.channels.store, _key(self.peer, self.channels.rank), self._is_wanted)
-                if unique is None:
+                store, key = self.channels.store, _key(self.peer, self.channels.rank)
+                if not poll(store, [key], self._is_wanted, 0.02):
                     continue
-                comm = self._connect(unique, 1)
+                comm = self._connect(bytes(store.get(key)), 1)
 
             def receive_into(data: torch.Tensor, comm: Communicator = comm) -> None:
                 if size := _bytes_of(data):

@@ -45,9 +45,7 @@ class Meeting:
     """`rank` of `size` at the store; `lost` tells which ranks are known to have died, by another group; `label` whose
     ranks these are."""
 
-    def __init__(
-        self, store: dist.Store, rank: int, size: int, lost: Callable[[], list[int]] = list, label: str = ""
-    ) -> None:
+    def __init__(self, store: dist.Store, rank: int, size: int, lost: Callable[[], list[int]], label: str) -> None:
         self._store, self._rank, self._size, self._lost, self._label = store, rank, size, lost, label
 
     def _wait(self, keys: list[str], limit: timedelta, of: list[int]) -> bool:
@@ -132,8 +130,3 @@ def poll(store: dist.Store, keys: list[str], go_on: Callable[[], bool], most_pau
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, most_pause_s)
     return False
-
-
-def poll_for_id(store: dist.Store, key: str, go_on: Callable[[], bool]) -> bytes | None:
-    """The value of a key that another rank may set at any time, or None once go_on() is false."""
-    return bytes(store.get(key)) if poll(store, [key], go_on, 0.02) else None
