@@ -67,10 +67,8 @@ Status make_twin(tuttiComm_t comm, HostTwin* twin) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.cudaDevice = -1;
   config.blocking = 1;
-  int rank = 0;
-  if (Status s = library(tuttiCommUserRank(comm, &rank)); !s) return s;
   tuttiComm_t made = nullptr;
-  Status split = library(tuttiCommSplit(comm, 0, rank, &made, &config));
+  Status split = library(tuttiCommSplit(comm, 0, 0, &made, &config));
   twin->reset(made);
   return split;
 }

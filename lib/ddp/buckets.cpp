@@ -75,7 +75,7 @@ Status Buckets::fill(const Replica& replica, size_t param, bool is_used) {
     if (Status s = bucket.kept.reserve(device, bucket.memory.bytes()); !s) return s;
     if (Status s = device.copy(kept_of(param), slot, bytes, Queue::kCaller); !s) return s;
   }
-  return device.zero(slot, bytes, Queue::kCaller);
+  return device.zero(slot, bytes);
 }
 
 Status Buckets::take_back(const Replica& replica, size_t param, bool is_used) const {

@@ -78,7 +78,7 @@ class Device {
 
   // From or to the host's memory as well, which then has to live until synchronize().
   virtual Status copy(void* to, const void* from, size_t bytes, Queue queue) = 0;
-  virtual Status zero(void* at, size_t bytes, Queue queue) = 0;
+  virtual Status zero(void* at, size_t bytes) = 0;  // in the caller's queue
   virtual Status look(Look what, const std::vector<Span>& spans, Queue queue, uint64_t* found) = 0;
   // In the averager's own queue: 32- and 64-bit floats to 16 bits, or back.
   virtual Status convert(const Span& from, const Span& to) = 0;

@@ -67,7 +67,7 @@ class HostDevice final : public Device {
     memcpy(to, from, bytes);
     return {};
   }
-  Status zero(void* at, size_t bytes, Queue) override {
+  Status zero(void* at, size_t bytes) override {
     memset(at, 0, bytes);
     return {};
   }

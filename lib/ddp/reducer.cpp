@@ -90,7 +90,7 @@ Status Reducer::zero_gradients() {
     const Tensor& param = replica_.params[i];
     if (param.count == 0) continue;
     void* const grad = param.grad != nullptr ? param.grad : buckets_.slot_of(i);
-    if (Status s = replica_.device(param.device).zero(grad, param.grad_bytes(), Queue::kCaller); !s) return s;
+    if (Status s = replica_.device(param.device).zero(grad, param.grad_bytes()); !s) return s;
   }
   return {};
 }

@@ -249,8 +249,8 @@ class CudaDevice final : public Device {
   Status copy(void* to, const void* from, size_t bytes, Queue queue) override {
     return on_device([&] { return port_.copy(to, from, bytes, stream(queue)); });
   }
-  Status zero(void* at, size_t bytes, Queue queue) override {
-    return on_device([&] { return port_.zero(at, bytes, stream(queue)); });
+  Status zero(void* at, size_t bytes) override {
+    return on_device([&] { return port_.zero(at, bytes, caller_); });
   }
   Status convert(const Span& from, const Span& to) override {
     return on_device([&] { return launcher(Queue::kOwn).convert(from, to); });
