@@ -1,6 +1,5 @@
 // Data sets from the rank that has them to the others.
 #include <algorithm>
-#include <cstring>
 
 #include "agree.h"
 #include "tensor.h"
@@ -61,8 +60,8 @@ Status share_header(const Group& group, int root, const tuttiDdpData_t* data, co
   return library(tuttiBcast(header, sizeof *header, tuttiUint8, root, group.comm, nullptr));
 }
 
-Status broadcast_bytes(const Group& group, int root, void* at, uint64_t bytes) {
-  return bytes == 0 ? Status() : library(tuttiBcast(at, bytes, tuttiUint8, root, group.comm, nullptr));
+Status broadcast_bytes(const Group& group, int root, const void* from, void* to, uint64_t bytes) {
+  return library(tuttiBroadcast(from, to, bytes, tuttiUint8, root, group.comm, nullptr));
 }
 
 // *place as the header says, with memory for `rows` rows, where this rank wants it. All ranks have it, or none.
@@ -102,8 +101,9 @@ Status broadcast_data(tuttiDdpData_t* data, int root, tuttiComm_t comm) {
   tuttiDdpData_t header = TUTTI_DDP_DATA_INITIALIZER;
   if (Status s = share_header(group, root, data, data, &header); !s) return s;
   if (Status s = make_room(group, header, rows_in(header), group.rank != root, data); !s) return s;
-  if (Status s = broadcast_bytes(group, root, data->data, rows_in(header) * row_bytes(header)); !s) return s;
-  return broadcast_bytes(group, root, data->metadata, header.metadataBytes);
+  const uint64_t bytes = rows_in(header) * row_bytes(header);
+  if (Status s = broadcast_bytes(group, root, data->data, data->data, bytes); !s) return s;
+  return broadcast_bytes(group, root, data->metadata, data->metadata, header.metadataBytes);
 }
 
 struct Rows {
@@ -116,19 +116,16 @@ Rows rows_of(uint64_t rows, const Group& group, int rank) {
   return {r * each + std::min(r, more), each + (r < more ? 1 : 0)};
 }
 
-// The root copies its own part and sends the others theirs.
-Status send_rows(const Group& group, const tuttiDdpData_t& header, const void* all, void* part) {
+// The root sends every rank its rows, itself too.
+Status scatter_rows(const Group& group, int root, const tuttiDdpData_t& header, const void* all, void* part) {
   Status outcome = library(tuttiGroupStart());
-  for (int rank = 0; rank < group.size && outcome; rank++) {
+  for (int rank = 0; group.rank == root && rank < group.size && outcome; rank++) {
     const Rows rows = rows_of(rows_in(header), group, rank);
-    const uint64_t bytes = rows.count * row_bytes(header);
     const char* at = static_cast<const char*>(all) + rows.first * row_bytes(header);
-    if (bytes == 0) continue;
-    if (rank == group.rank)
-      memcpy(part, at, bytes);
-    else
-      outcome = library(tuttiSend(at, bytes, tuttiUint8, rank, group.comm, nullptr));
+    outcome = library(tuttiSend(at, rows.count * row_bytes(header), tuttiUint8, rank, group.comm, nullptr));
   }
+  const uint64_t mine = rows_of(rows_in(header), group, group.rank).count * row_bytes(header);
+  if (outcome) outcome = library(tuttiRecv(part, mine, tuttiUint8, root, group.comm, nullptr));
   const Status ended = library(tuttiGroupEnd());
   return outcome ? ended : outcome;
 }
@@ -142,16 +139,8 @@ Status scatter_data(const tuttiDdpData_t* all, tuttiDdpData_t* part, int root, t
   if (group.rank == root) whole = *all;  // part may be the same struct
   const uint64_t mine = rows_of(rows_in(header), group, group.rank).count;
   if (Status s = make_room(group, header, mine, true, part); !s) return s;
-  const uint64_t bytes = mine * row_bytes(header);
-  Status moved;
-  if (group.rank == root) {
-    moved = send_rows(group, header, whole.data, part->data);
-    if (header.metadataBytes > 0) memcpy(part->metadata, whole.metadata, header.metadataBytes);
-  } else if (bytes > 0) {
-    moved = library(tuttiRecv(part->data, bytes, tuttiUint8, root, group.comm, nullptr));
-  }
-  if (!moved) return moved;
-  return broadcast_bytes(group, root, part->metadata, header.metadataBytes);
+  if (Status s = scatter_rows(group, root, header, whole.data, part->data); !s) return s;
+  return broadcast_bytes(group, root, whole.metadata, part->metadata, header.metadataBytes);
 }
 
 }  // namespace
