@@ -33,24 +33,13 @@ uint64_t first_non_finite(const Span& span) {
   }
 }
 
-// Types, so that loops over them become vector code.
-struct Half {
-  static uint16_t narrow(float value) { return to_float16(value); }
-  static float widen(uint16_t bits) { return from_float16(bits); }
-};
-struct Bfloat {
-  static uint16_t narrow(float value) { return to_bfloat16(value); }
-  static float widen(uint16_t bits) { return from_bfloat16(bits); }
-};
-
-// Calls body(wide, small, format) with the types of both.
-template <class Body>
-void with_types(const Span& wide, const Span& small, Body&& body) {
-  auto* at = static_cast<uint16_t*>(small.at);
-  const auto with = [&](auto* numbers) {
-    small.type == tuttiFloat16 ? body(numbers, at, Half()) : body(numbers, at, Bfloat());
-  };
-  wide.type == tuttiFloat64 ? with(static_cast<double*>(wide.at)) : with(static_cast<float*>(wide.at));
+// For the format with these functions, which are known here, so that the loops become vector code.
+template <uint16_t (*to_small)(float), float (*from_small)(uint16_t), class Wide>
+void convert_between(Wide* wide, uint16_t* small, size_t count, bool narrows) {
+  if (narrows)
+    for (size_t i = 0; i < count; i++) small[i] = to_small(static_cast<float>(wide[i]));
+  else
+    for (size_t i = 0; i < count; i++) wide[i] = from_small(small[i]);
 }
 
 class HostDevice final : public Device {
@@ -79,12 +68,15 @@ class HostDevice final : public Device {
   }
   Status convert(const Span& from, const Span& to) override {
     const bool narrows = element_bytes(to.type) == sizeof(uint16_t);
-    with_types(narrows ? from : to, narrows ? to : from, [&](auto* wide, uint16_t* small, auto format) {
-      if (narrows)
-        for (size_t i = 0; i < from.count; i++) small[i] = format.narrow(static_cast<float>(wide[i]));
+    const Span &wide = narrows ? from : to, &small = narrows ? to : from;
+    const auto with = [&](auto* numbers) {
+      auto* const bits = static_cast<uint16_t*>(small.at);
+      if (small.type == tuttiFloat16)
+        convert_between<to_float16, from_float16>(numbers, bits, from.count, narrows);
       else
-        for (size_t i = 0; i < from.count; i++) wide[i] = format.widen(small[i]);
-    });
+        convert_between<to_bfloat16, from_bfloat16>(numbers, bits, from.count, narrows);
+    };
+    wide.type == tuttiFloat64 ? with(static_cast<double*>(wide.at)) : with(static_cast<float*>(wide.at));
     return {};
   }
   Status factor(FactorStep step, const std::vector<Factors>& matrices) override {
