@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "operand.h"
@@ -22,27 +23,15 @@ namespace {
 constexpr int kVersion = 3;
 
 // A reference that is given up at the end of its scope.
-class Ref {
- public:
-  Ref() = default;
-  explicit Ref(PyObject* owned) : object_(owned) {}
-  Ref(Ref&& other) noexcept : object_(other.release()) {}
-  Ref& operator=(Ref other) noexcept {
-    std::swap(object_, other.object_);
-    return *this;
-  }
-  ~Ref() { Py_XDECREF(object_); }
-  static Ref to(PyObject* borrowed) {
-    Py_XINCREF(borrowed);
-    return Ref(borrowed);
-  }
-  PyObject* get() const { return object_; }
-  explicit operator bool() const { return object_ != nullptr; }
-  PyObject* release() { return std::exchange(object_, nullptr); }
-
- private:
-  PyObject* object_ = nullptr;
+struct GiveUp {
+  void operator()(PyObject* object) const { Py_DECREF(object); }
 };
+using Ref = std::unique_ptr<PyObject, GiveUp>;
+
+Ref hold(PyObject* borrowed) {
+  Py_XINCREF(borrowed);
+  return Ref(borrowed);
+}
 
 // The functions of libtutti that are called, in the order in which bind() is given their addresses.
 struct Functions {
@@ -141,7 +130,7 @@ struct Frame {
 };
 
 Frame user_frame() {
-  Ref frame = Ref::to(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  Ref frame = hold(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame && frame.get() != Py_None) {
     Ref code(reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.get()))));
     const int foreign = is_foreign(code.get());
@@ -178,11 +167,7 @@ bool stand_at(const Call& call) {
     if (!name_place(&number, call, frame)) return false;
     keep(place.what, call.what);
     keep(place.code, at.code.get());
-    place.instruction = instruction;
-    place.tensors = call.tensors;
-    place.type = call.type;
-    place.shape = *call.shape;
-    place.number = number;
+    place = {call.what, at.code.get(), instruction, call.tensors, call.type, *call.shape, number};
   }
   tutti_calls.set_place(place.number);
   return true;
@@ -259,7 +244,7 @@ PyObject* carry_out(PyObject* group, PyObject* what, PyObject* first, const Oper
   PyThreadState* const thread = PyEval_SaveThread();
   const tuttiResult_t result = run(comm);
   PyEval_RestoreThread(thread);
-  if (result == tuttiSuccess) return Ref::to(done).release();
+  if (result == tuttiSuccess) return hold(done).release();
   const Ref code(PyLong_FromLong(result));
   return code ? PyObject_CallFunctionObjArgs(bound.fail, group, code.get(), nullptr) : nullptr;
 }
@@ -294,7 +279,7 @@ bool are_blocks(PyObject* group, const Operand& all, const Operand& one) {
 }
 
 PyObject* reduce_all(PyObject* group, PyObject* tensor, tuttiRedOp_t op, PyObject* done) {
-  const Ref kept = Ref::to(tensor);
+  const Ref kept = hold(tensor);
   Operand x;
   if (!take(tensor, &x)) return not_simple();
   return carry_out(group, s_all_reduce, tensor, x, done, [&](tuttiComm_t comm) {
@@ -327,7 +312,7 @@ PyObject* reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3 || !is_synchronous(arguments[2]) || !get_operator(arguments[2], &op) ||
       !get_int(arguments[2], s_root, &root))
     return not_simple();
-  const Ref tensor = Ref::to(only(arguments[1]));
+  const Ref tensor = hold(only(arguments[1]));
   if (!take(tensor.get(), &x)) return not_simple();
   return carry_out(arguments[0], s_reduce, tensor.get(), x, bound.finished, [&](tuttiComm_t comm) {
     return tutti_calls.reduce(x.at, x.at, x.elems, x.type, op, root, comm, nullptr);
@@ -339,7 +324,7 @@ PyObject* broadcast(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   int root = 0;
   Operand x;
   if (count != 3 || !is_synchronous(arguments[2]) || !get_int(arguments[2], s_root, &root)) return not_simple();
-  const Ref tensor = Ref::to(only(arguments[1]));
+  const Ref tensor = hold(only(arguments[1]));
   if (!take(tensor.get(), &x)) return not_simple();
   return carry_out(arguments[0], s_broadcast, tensor.get(), x, bound.finished,
                    [&](tuttiComm_t comm) { return tutti_calls.broadcast(x.at, x.elems, x.type, root, comm, nullptr); });
@@ -383,7 +368,7 @@ PyObject* stand(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   }
   PyObject* const first = arguments[1];
   Shape shape;
-  const Ref dtype(first == Py_None ? Ref::to(Py_None) : Ref(PyObject_GetAttr(first, s_dtype)));  // torch keeps it
+  const Ref dtype(first == Py_None ? hold(Py_None) : Ref(PyObject_GetAttr(first, s_dtype)));  // torch keeps it
   if (!dtype || (first != Py_None && !get_shape(first, &shape)) ||
       !stand_at(
           {arguments[0], first, PyLong_AsSsize_t(arguments[2]), reinterpret_cast<uintptr_t>(dtype.get()), &shape}))
