@@ -50,11 +50,8 @@ class TuttiWork(dist.Work):
 
     def complete(self, error: BaseException | None = None, source_rank: int = -1) -> None:
         """Called once, by whoever has finished the operation."""
-        self._error = error
-        if source_rank >= 0:
-            self._source = source_rank
-        running = self._running
-        self._running = None
+        self._error, self._source = error, source_rank
+        running, self._running = self._running, None
         assert running is not None, "this work was never started"
         running.release()
         # Who asks for the future from here on sees that the work is done.
@@ -93,10 +90,9 @@ class TuttiWork(dist.Work):
         if self._future is None:
             gate: torch.futures.Future[None] = torch.futures.Future()
             self._future = gate.then(self._settle)
-            running = self._running
             self._gate = gate
             # complete() looks at _gate after it has cleared _running, so one of the two opens it.
-            if running is None or self._running is None:
+            if self._running is None:
                 self._open_gate()
         return self._future
 
