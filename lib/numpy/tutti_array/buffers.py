@@ -52,7 +52,7 @@ def view(thing: Any, name: str, is_written: bool = False) -> np.ndarray:
     return array
 
 
-def reducible(array: np.ndarray, name: str) -> int:
+def reducible(array: Any, name: str) -> int:
     """Tutti's type for the elements; an error if Tutti cannot reduce that type."""
     code = TYPES.get(array.dtype.name)
     if code is None:

@@ -15,9 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .buffers import reducible
 from .communicator import Communicator, operator
-from .errors import TuttiError
-from .library import TYPES
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
@@ -88,12 +87,10 @@ def all_reduce(comm: Communicator, arrays: Any, op: str = "sum") -> Any:
     that are reduced together as one tree, and let other calls depend on what came before."""
     leaves, tree = jax.tree.flatten(arrays)
     leaves = [jax.numpy.asarray(leaf) for leaf in leaves]
-    for leaf in leaves:
-        if leaf.dtype.name not in TYPES:
-            raise TuttiError(f"an array of {leaf.dtype}, which Tutti does not reduce: convert it to one of {', '.join(TYPES)}")
+    codes = tuple(reducible(leaf, "an array") for leaf in leaves)
     name = f"tutti_all_reduce_{comm.number}_{op}_{'_'.join(leaf.dtype.name for leaf in leaves)}"
     if name not in _handlers:
-        _handlers[name] = _handler(comm, tuple(TYPES[leaf.dtype.name] for leaf in leaves), operator(op))
+        _handlers[name] = _handler(comm, codes, operator(op))
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(ctypes.cast(_handlers[name], c_void_p).value), platform="cpu")
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     return jax.tree.unflatten(tree, jax.ffi.ffi_call(name, shapes, has_side_effect=True)(*leaves))
