@@ -55,10 +55,9 @@ class GroupBase(dist.ProcessGroup):
         self._api.tuttiGroupStart()
         try:
             yield
-        except BaseException:
-            self._api.tuttiGroupEnd()
-            raise
-        self._communicator.check(self._api.tuttiGroupEnd())
+        finally:
+            code = self._api.tuttiGroupEnd()
+        self._communicator.check(code)
 
     # ---- what c10d asks a backend for, and a group for its backends ----
 

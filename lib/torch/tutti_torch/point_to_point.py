@@ -65,21 +65,17 @@ class Receive:
     def finish(self, source: int, arrived_bytes: int) -> None:
         expected = _bytes_of(self.buffer)
         error: Optional[BaseException] = None
-        if arrived_bytes != expected:
-            sentence = f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), the tensor to receive into has {expected}"
-            error = TuttiError(sentence, library.INVALID_USAGE)
-        elif self.buffer is not self.tensor:
-            error = self._copy()
-        self.work.complete(error, source)
-
-    def _copy(self) -> Optional[BaseException]:
         try:
-            write(self.tensor, self.buffer)
-            if not self.tensor.is_cpu:
-                torch.cuda.current_stream(self.tensor.device).synchronize()
-        except BaseException as error:  # noqa: BLE001  # whoever waits gets it
-            return error
-        return None
+            if arrived_bytes != expected:
+                sentence = f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), the tensor to receive into has {expected}"
+                raise TuttiError(sentence, library.INVALID_USAGE)
+            if self.buffer is not self.tensor:
+                write(self.tensor, self.buffer)
+                if not self.tensor.is_cpu:
+                    torch.cuda.current_stream(self.tensor.device).synchronize()
+        except BaseException as raised:  # noqa: BLE001  # whoever waits gets it
+            error = raised
+        self.work.complete(error, source)
 
 
 class _Channel:
