@@ -49,6 +49,23 @@ class Failures(unittest.TestCase):
 
         self.run_ranks(3, body, dies=1)
 
+    def test_sender_that_dies_in_the_middle(self):
+        """Of a message that fits the receive, or does not, so that it goes elsewhere."""
+
+        def body(rank, n):
+            dist.barrier()
+            if rank == 1:
+                api = tutti_torch.library.load()
+                send = api.tuttiSend
+                # The message's header is sent, and nothing else.
+                api.tuttiSend = lambda *arguments: os._exit(0) if arguments[1] == 4000 else send(*arguments)
+                dist.send(torch.ones(1000), 0)
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
+                dist.recv(torch.ones(elements), 1)
+
+        for elements in (1000, 5):
+            self.run_ranks(2, body, dies=1)
+
     def test_rank_that_never_comes(self):
         def late(rank, size, path):
             if rank == 2:

@@ -225,16 +225,14 @@ class Inbox(_Channel):
     def _take_message(self, tag: int, size: int, receive_into: Callable[[torch.Tensor], None]) -> None:
         with self._changed:
             wanted = next((posted for posted in self._posted if posted.tag == tag and posted.take()), None)
-        if wanted is not None and _bytes_of(wanted.buffer) == size:
-            try:
-                receive_into(wanted.buffer)
-            except BaseException as error:
+        try:
+            fits = wanted is not None and _bytes_of(wanted.buffer) == size
+            data = wanted.buffer if wanted is not None and fits else torch.empty(size, dtype=torch.uint8)
+            receive_into(data)
+        except BaseException as error:
+            if wanted is not None:
                 wanted.work.complete(error, self.peer)
-                raise
-            wanted.finish(self.peer, size)
-            return
-        data = torch.empty(size, dtype=torch.uint8)
-        receive_into(data)
+            raise
         if wanted is not None:
             wanted.finish(self.peer, size)
             return
