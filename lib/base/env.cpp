@@ -59,7 +59,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kTcpTimeout, "TUTTI_TCP_TIMEOUT", "5", 0, 86400,
    "seconds without an acknowledgement of the peer's kernel after which a TCP connection is given up; 0: when the kernel does"},
   {Env::kTcpSegmentBytes, "TUTTI_TCP_MSS", "0", 0, 32767,
-   "bytes of data in a TCP packet at most, where the network drops larger ones without saying so; 0: as many as the interface takes"},
+   "bytes of data in a TCP packet at most, 88 or more, where the network drops larger ones without saying so; 0: as many as the interface takes"},
   {Env::kIbHca, "TUTTI_IB_HCA", "", 1, 0,
    "RDMA devices to use: comma-separated name prefixes, each with an optional :port; a leading '=': exact names, '^': all others"},
   {Env::kIbGidIndex, "TUTTI_IB_GID_INDEX", "-1", -1, 255, "index of the GID in the RDMA port's table; -1: the one that routes to the peer"},
@@ -203,6 +203,13 @@ Result<void> env_check() {
   if (port != 0 && env_is_set(Env::kPortRange))
     return Error{Code::kInvalidUsage,
                  "TUTTI_PORT and TUTTI_PORT_RANGE are both set: give one port for a host or a range"};
+  constexpr int64_t kLeastSegmentBytes = 88;  // the kernel ignores less
+  TUTTI_TRY_ASSIGN(const int64_t segment_bytes, env_int(Env::kTcpSegmentBytes));
+  if (segment_bytes != 0 && segment_bytes < kLeastSegmentBytes)
+    return Error{Code::kInvalidUsage,
+                 format("TUTTI_TCP_MSS=%lld is not valid: give 0, or %lld to %lld",
+                        static_cast<long long>(segment_bytes), static_cast<long long>(kLeastSegmentBytes),
+                        static_cast<long long>(env_entry(Env::kTcpSegmentBytes).max))};
   TUTTI_TRY(check_word(Env::kLog, {"none", "error", "warn", "info", "trace"}));
   TUTTI_TRY(check_word(Env::kProto, {"", "copy"}));
   return check_word(Env::kOrder, {"topology", "rank"});

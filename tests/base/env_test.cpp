@@ -133,6 +133,16 @@ TEST_CASE("the check finds every wrong variable") {
     CHECK(checked.error().message.find(env_entry(id).name + std::string("=odd is not valid: give ")) !=
           std::string::npos);
   }
+  {
+    const Set set(Env::kTcpSegmentBytes, "87");
+    const auto checked = env_check();
+    REQUIRE(!checked);
+    CHECK(checked.error().message.find("TUTTI_TCP_MSS=87 is not valid: give 0, or 88 to") != std::string::npos);
+  }
+  for (const char* segment_bytes : {"0", "88", "32767"}) {
+    const Set set(Env::kTcpSegmentBytes, segment_bytes);
+    CHECK(env_check());
+  }
   CHECK(env_check());
 }
 
