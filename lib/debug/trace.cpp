@@ -126,6 +126,12 @@ Trace TraceFile::read(const TickClock& clock, uint64_t nth) const {
   return tutti::read(*memory_, clock, nth);
 }
 
+Trace TraceFile::read_end(const TickClock& clock) const {
+  constexpr uint64_t kSome = 8;  // the last one may not be whole yet
+  const uint64_t begun = header().begun.load(std::memory_order_acquire);
+  return read(clock, begun - std::min(begun, kSome));
+}
+
 uint64_t read_from(const TraceHeader& header, uint64_t nth) {
   constexpr uint64_t kSample = 128;
   const uint64_t begun = header.begun.load(std::memory_order_acquire);

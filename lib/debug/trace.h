@@ -69,6 +69,8 @@ class TraceFile {
   const TraceHeader& header() const { return memory_->header; }
   // The operations after the `nth`.
   Trace read(const TickClock& clock, uint64_t nth = 0) const;
+  // Only some of the last ones: a thousand take 0.7 ms.
+  Trace read_end(const TickClock& clock) const;
 
  private:
   struct Unmap {

@@ -123,10 +123,10 @@ void sweep_trace_files(const std::string& folder) {
       if (state == '?' && is_a_week_old(path)) unlink(path.c_str());
       continue;
     }
-    const auto trace = read_trace(path);
-    const int64_t last_ns = trace ? last_ns_of(trace.value()) : 0;
-    const int64_t ago_ns = trace ? trace.value().read_ns - last_ns : -1;  // below 0: before a reboot
-    if (ago_ns >= 0 && ago_ns < kHourNs && trace.value().is_evidence())
+    const auto file = TraceFile::open(path);
+    const Trace end = file ? file.value().read_end(TickClock(file.value().header())) : Trace{};
+    const int64_t last_ns = last_ns_of(end), ago_ns = end.read_ns - last_ns;  // below 0: before a reboot
+    if (end.is_evidence() && ago_ns >= 0 && ago_ns < kHourNs)
       evidence.emplace_back(last_ns, path);
     else
       unlink(path.c_str());

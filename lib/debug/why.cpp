@@ -173,7 +173,7 @@ std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder) {
     const auto file = TraceFile::open(path);
     if (!file) continue;  // of another version, or removed meanwhile
     if (!clock || !clock->is_for(file.value().header())) clock.emplace(file.value().header());
-    Trace trace = file.value().read(*clock);
+    Trace trace = file.value().read_end(*clock);
     const char state = process_state(trace.process);
     const uint64_t group = trace.group;
     const int rank = trace.rank;

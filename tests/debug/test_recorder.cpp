@@ -253,6 +253,15 @@ TEST_CASE("a killed process leaves its file, and the next one reads it") {
   CHECK(trace_files(folder.path).size() == 1);  // somebody may want to know
 }
 
+TEST_CASE("whoever asks what ranks are in reads the end of what they did") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  leave_a_file(2000, false);
+  const Trace trace = find_witnesses(folder.path).at(77).at(0).trace;
+  REQUIRE(trace.is_in_operation());
+  CHECK(trace.last()->call == sum(2000));
+  CHECK(trace.operations.size() < 20);  // there may be many files, and somebody may wait for it
+}
+
 TEST_CASE("whose process is in another group's operation is told, and nobody else") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   leave_a_file(1, false);  // group 77, of another process
