@@ -166,14 +166,14 @@ void look_elsewhere(std::map<uint64_t, Witnesses>& groups) {
 
 }  // namespace
 
-std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder) {
+std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder, bool with_all_operations) {
   std::map<uint64_t, Witnesses> groups;
   std::optional<TickClock> clock;
   for (const std::string& path : trace_files(folder)) {
     const auto file = TraceFile::open(path);
     if (!file) continue;  // of another version, or removed meanwhile
     if (!clock || !clock->is_for(file.value().header())) clock.emplace(file.value().header());
-    Trace trace = file.value().read_end(*clock);
+    Trace trace = with_all_operations ? file.value().read(*clock) : file.value().read_end(*clock);
     const char state = process_state(trace.process);
     const uint64_t group = trace.group;
     const int rank = trace.rank;

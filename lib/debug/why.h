@@ -21,8 +21,9 @@ struct Witness {
 // Of one group, by rank.
 using Witnesses = std::map<int, Witness>;
 
-// Those that have left files in the folder, by group.
-std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder);
+// Those that have left files in the folder, by group. With some of their last operations only, which is all that why()
+// wants and fast where there are many files; or with all that are known.
+std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder, bool with_all_operations = false);
 
 // From `asked`'s point of view; -1: from that of the rank that has waited longest.
 std::string why(const Witnesses& witnesses, int asked = -1);

@@ -61,7 +61,7 @@ void show_group(const Witnesses& ranks) {
 
 // Those of the process, or all.
 std::map<uint64_t, Witnesses> chosen_groups(const std::string& folder, int pid) {
-  auto groups = find_witnesses(folder);
+  auto groups = find_witnesses(folder, true);
   std::erase_if(groups, [&](const auto& group) {
     return pid != 0 && std::none_of(group.second.begin(), group.second.end(),
                                     [&](const auto& rank) { return rank.second.trace.process.pid == pid; });
