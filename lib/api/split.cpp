@@ -206,14 +206,15 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
   return create_from(from, newcomm, [=](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
     const int64_t called_ns = now_ns();
     const auto agreed = agree_on_id(from->comm, from->tickets[0], id);
-    if (!agreed && is_given(id)) call_off(id, me, n_ranks, from->config.options, agreed.error());
-    if (!agreed) return agreed.error();
     // The limit is for the meeting, not for the turn, or for who comes late to the agreement.
+    const Deadline limit = deadline.but_from(called_ns);
+    const CommOptions& options = from->config.options;
+    if (!agreed && is_given(id))
+      return from->make(
+          limit, [&](const Deadline& until) { return call_off(id, me, n_ranks, options, until, agreed.error()); });
+    if (!agreed) return agreed.error();
     return from->make(
-        deadline.but_from(called_ns),
-        [&](const Deadline& until) {
-          return Communicator::create(agreed.value(), me, n_ranks, from->config.options, until);
-        },
+        limit, [&](const Deadline& until) { return Communicator::create(agreed.value(), me, n_ranks, options, until); },
         ranks_below(old_ranks));
   });
 }

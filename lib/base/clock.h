@@ -1,6 +1,7 @@
 // Monotonic time and deadlines.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,11 @@ class Deadline {
     Deadline sooner = *this;
     sooner.cancelled_ = std::make_shared<const std::function<bool()>>(
         [before = cancelled_, by = std::move(cancelled)] { return (before && (*before)()) || by(); });
+    return sooner;
+  }
+  Deadline within_seconds(double seconds) const {
+    Deadline sooner = *this;
+    sooner.at_ns_ = std::min(at_ns_, after_seconds(seconds).at_ns_);
     return sooner;
   }
   Deadline plus_seconds(double seconds) const {

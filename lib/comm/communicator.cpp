@@ -8,10 +8,12 @@
 
 namespace tutti {
 
-void call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Error& why) {
+Error call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Deadline& deadline,
+               const Error& why) {
   constexpr double kLimitSeconds = 5;
-  auto bootstrap = Bootstrap::join(id, rank, n_ranks, Deadline::after_seconds(kLimitSeconds), options.encrypt);
+  auto bootstrap = Bootstrap::join(id, rank, n_ranks, deadline.within_seconds(kLimitSeconds), options.encrypt);
   if (bootstrap) (void)bootstrap.value().conclude(why);
+  return why;
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,

@@ -107,8 +107,10 @@ class Communicator final {
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };
 
-// In place of create(), where this rank cannot come: who waits there is told why. Takes some seconds at most.
-void call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Error& why);
+// In place of create(), where this rank cannot come: who waits there is told why. Takes some seconds at most. The
+// error.
+Error call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Deadline& deadline,
+               const Error& why);
 
 // What it does for its GPU's side.
 std::unique_ptr<cuda::Host> gpu_host_of(Communicator& comm);

@@ -372,3 +372,32 @@ TEST_CASE("who waits to join a group is told when that loses a rank and cannot g
   CHECK(contains(told->why, "rank 1 ("));
   CHECK(told->seconds < 30);  // the limit for creations is 60
 }
+
+TEST_CASE("an abort ends a growth that is being called off", "[processes]") {
+  auto* const shared = shared_between_processes<Shared>();
+  Processes group(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank == 1) {  // the meeting is in its process
+      outcome.take(tuttiGetUniqueId(&shared->id));
+      shared->has_id = 1;
+      raise(SIGKILL);
+    }
+    while (shared->has_id == 0) usleep(1000);
+    std::thread aborter([&] {
+      tuttiResult_t error = tuttiSuccess;
+      while (error == tuttiSuccess && tuttiCommGetAsyncError(comm, &error) == tuttiSuccess) usleep(1000);
+      usleep(300'000);  // it is called off by then, for five seconds
+      const double begin = now_seconds();
+      outcome.take(tuttiCommAbort(comm));
+      outcome.seconds = now_seconds() - begin;
+    });
+    tuttiComm_t made = nullptr;
+    outcome.wrong += tuttiCommGrow(comm, 3, &shared->id, -1, &made, nullptr) == tuttiSuccess;
+    outcome.wrong += !contains(tuttiGetLastError(nullptr), "tuttiCommAbort was called");
+    aborter.join();
+  });
+  const Outcome outcome = group.wait()[0];
+  INFO(outcome.message);
+  CHECK(outcome.code == tuttiSuccess);
+  CHECK(outcome.wrong == 0);
+  CHECK(outcome.seconds < 3);
+}
