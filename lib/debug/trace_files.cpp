@@ -65,7 +65,7 @@ std::vector<File> all_files(const std::string& folder) {
 
 int64_t last_ns_of(const Trace& trace) {
   const TracedOperation* const last = trace.last();
-  return last == nullptr ? 0 : std::max(last->started_ns, last->finished_ns);
+  return last == nullptr ? 0 : last->finished_ns != 0 ? last->finished_ns : last->started_ns;
 }
 
 bool is_a_week_old(const std::string& path) {
