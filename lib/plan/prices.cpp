@@ -97,7 +97,7 @@ Result<std::string> read_file(const std::string& path, bool is_found) {
 // those are usual figures.
 Prices built_in_prices() {
   return {.shm = {60, 420, 90, 0.055},
-          .loopback = {1400, 1700, 1900, 0.2},
+          .loopback = {900, 1600, 1500, 0.15},
           .network = {15000, 1900, 3400, 0.1},
           .rdma = {2000, 2000, 300, 0.02},
           .summed_byte = 0.019,
