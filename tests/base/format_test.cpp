@@ -1,10 +1,16 @@
 // Texts of numbers and others.
+#include <fcntl.h>
 #include <locale.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "catch.h"
 
@@ -33,4 +39,40 @@ TEST_CASE("numbers have a point, whatever locale the program has set") {
   CHECK(std::string(theirs) == "1,5");
   CHECK(ours == "1.5");
   CHECK(is_kept);
+}
+
+TEST_CASE("writes a log", "[.]") {
+  log(LogLevel::kWarn, "%d", 5);
+  log_set_thread_rank(0);
+  log(LogLevel::kInfo, "of rank %d", 0);
+  log(LogLevel::kTrace, "too much");
+  log(LogLevel::kError, "%s", std::string(5000, 'x').c_str());
+  log(LogLevel::kInfo, "the last");
+}
+
+// In a process of its own, because the variables are read once.
+TEST_CASE("a line of the log says which process, rank and level, and ends however long it is") {
+  char path[] = "/tmp/tutti-log-XXXXXX";
+  const int file = mkstemp(path);
+  REQUIRE(file >= 0);
+  close(file);
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("TUTTI_LOG", "info", 1);
+    setenv("TUTTI_LOG_FILE", path, 1);
+    if (const int nowhere = open("/dev/null", O_WRONLY); nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
+    execl("/proc/self/exe", "test_base", "writes a log", static_cast<char*>(nullptr));
+    _exit(1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  unlink(path);
+  const std::string whose = "tutti[" + std::to_string(child) + "]";
+  std::string overlong = whose + " rank 0 error: ";
+  overlong.resize(2046, 'x');
+  CHECK(text.str() == whose + " warn: 5\n" + whose + " rank 0 info: of rank 0\n" + overlong + "\n" + whose +
+                          " rank 0 info: the last\n");
 }

@@ -35,7 +35,7 @@ TEST_CASE("what a rank asks and says is passed on once, answered for all, and so
   Recorder busy;
   busy.share(1, 40, 0x6d616e79);
   busy.begin({.sequence = 1, .collective = Collective::kBarrier});
-  std::vector<Recorder::Awaited> many;
+  std::vector<Recorder::Awaited> many{{0, false}};
   for (int rank = 2; rank < 30; rank++) many.push_back({rank, false});
   busy.waits(1'000'000'000, many);
   Inquiry one(0, 40, asking), other(1, 40, busy), third(2, 40, asking), few(0, 10, asking);

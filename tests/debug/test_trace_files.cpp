@@ -101,3 +101,37 @@ TEST_CASE("a trace file says how far the collectives are, whatever messages ther
                              "{\"last_enqueued_collective\": 2, \"last_started_collective\": 2, "
                              "\"last_completed_collective\": 1}"));
 }
+
+// The fields of PyTorch's flight recorder (torch/csrc/distributed/c10d/FlightRecorder.hpp), and Tutti's own.
+TEST_CASE("a trace file says of each operation what PyTorch's tools read") {
+  Trace trace;
+  trace.n_ranks = 2;
+  trace.real_offset_ns = 1000;
+  const auto add = [&](const Call& call, TracedOperation::State state, int64_t finished_ns) {
+    TracedOperation operation;
+    operation.nth = trace.operations.size() + 1;
+    operation.call = call;
+    operation.state = state;
+    operation.created_ns = 100;
+    operation.started_ns = 200;
+    operation.finished_ns = finished_ns;
+    trace.operations.push_back(operation);
+  };
+  add({.sequence = 4, .count = 5, .collective = Collective::kAllGather, .dtype = DataType::kFloat32},
+      TracedOperation::State::kCompleted, 2700);
+  add({.sequence = 9, .count = 3, .collective = Collective::kSendRecv, .dtype = DataType::kInt8},
+      TracedOperation::State::kStarted, 0);
+  const std::string json = to_json(trace);
+  INFO(json);
+  CHECK(tutti_test::contains(
+      json,
+      R"({"record_id": 0, "pg_id": 0, "process_group": ["0", "tutti"], "collective_seq_id": 4, "p2p_seq_id": 0, )"
+      R"("op_id": 1, "profiling_name": "nccl:all_gather", "time_created_ns": 1100, "time_discovered_started_ns": 1200, )"
+      R"("time_discovered_completed_ns": 3700, "duration_ms": 0.002500, "input_sizes": [[5]], "output_sizes": [[10]], )"
+      R"("input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "completed", "retired": true, )"
+      R"("timeout_ms": 0, "is_p2p": false, "frames": [{"name": "", "filename": "", "line": 0}], )"
+      R"("tutti": {"text": "AllGather(count=5, float) as operation 4", "bytes": 20, "plan": "auto", "failed": false}})"));
+  CHECK(tutti_test::contains(json, R"("collective_seq_id": 0, "p2p_seq_id": 9, "op_id": 2, )"));
+  CHECK(tutti_test::contains(json, R"("time_discovered_completed_ns": null, "input_sizes": [[3]], )"));
+  CHECK(tutti_test::contains(json, R"("state": "started", "retired": false, "timeout_ms": 0, "is_p2p": true, )"));
+}

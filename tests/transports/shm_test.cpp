@@ -1,5 +1,6 @@
 // What only shm has to keep: memory by descriptor, and what a peer may hand over.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -353,4 +354,27 @@ TEST_CASE("shm: a full queue at the door is waited for") {
   CHECK(until([&] { return !poll_once(out.value()) || take(b.value(), &in); }));
   CHECK(until([&] { return !poll_once(out.value()) || poll_once(out.value()).ready; }));
   CHECK(poll_once(out.value()));
+}
+
+// Each word costs the other side a system call.
+TEST_CASE("shm: who has woken up is sent no word of messages and slots") {
+  Pair p = make_pair(&kShmTransport, kAsk);
+  const auto sleep = [&](Link& link) {
+    tuttiWait wait{-1, 0};
+    link.wait_begin(&wait);
+    pollfd fd{wait.fd, wait.events, 0};
+    return ::poll(&fd, 1, 0);
+  };
+  tuttiMessage message{};
+  for (int i = 0; i < 3; i++) {
+    CHECK(sleep(p.in) == 0);
+    p.in.wait_end();
+    for (uint32_t slot = 0; slot < kAsk.slots; slot++) {
+      REQUIRE(p.out.acquire() != nullptr);
+      p.out.publish(0, tuttiTag{});
+    }
+    CHECK(sleep(p.out) == 0);
+    p.out.wait_end();
+    while (p.in.peek(&message)) p.in.release();
+  }
 }
