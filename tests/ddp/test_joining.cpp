@@ -1,4 +1,7 @@
 // Ranks with uneven inputs: those that have no more join, and the others go on. Statistics and checks of steps.
+#include <chrono>
+#include <thread>
+
 #include "ddp/model.h"
 
 using namespace tutti_test;
@@ -161,6 +164,34 @@ TEST_CASE("without overlap all of the communication is exposed") {
     take(outcome, tuttiDdpGetStats(model.ddp, &stats));
     outcome.wrong += !(stats.commSeconds > 0) || stats.exposedSeconds != stats.commSeconds;
     outcome.wrong += stats.totalExposedSeconds != stats.totalCommSeconds || stats.overlapPercent != 0;
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("the time of a backward pass is that from its first mark to the wait, of all steps in all") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kPass(20);
+    Model model({700, 300});
+    take(outcome, model.create(comm, nullptr));
+    std::chrono::duration<double> passes(0);
+    tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+    for (int step = 0; step < 3; step++) {
+      take(outcome, tuttiDdpBegin(model.ddp));
+      std::this_thread::sleep_for(2 * kPass);  // the forward pass
+      model.fill(rank, step, 0);
+      model.fill(rank, step, 1);
+      const auto begin = Clock::now();
+      take(outcome, tuttiDdpMarkReady(model.ddp, 1));
+      std::this_thread::sleep_for(kPass);
+      take(outcome, tuttiDdpMarkReady(model.ddp, 0));
+      take(outcome, tuttiDdpWait(model.ddp));
+      const std::chrono::duration<double> pass = Clock::now() - begin;
+      passes += pass;
+      take(outcome, tuttiDdpGetStats(model.ddp, &stats));
+      outcome.wrong += stats.backwardSeconds < 0.02 || stats.backwardSeconds > pass.count();
+    }
+    outcome.wrong += stats.totalBackwardSeconds < 0.06 || stats.totalBackwardSeconds > passes.count();
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }

@@ -8,7 +8,9 @@
 #include <deque>
 #include <random>
 #include <set>
+#include <thread>
 
+#include "base/membarrier.h"
 #include "strangers.h"
 #include "traffic.h"
 #include "transports/shm/segment.h"
@@ -376,5 +378,44 @@ TEST_CASE("shm: who has woken up is sent no word of messages and slots") {
     CHECK(sleep(p.out) == 0);
     p.out.wait_end();
     while (p.in.peek(&message)) p.in.release();
+  }
+}
+
+// Each stores, and then looks for what the other has stored; on two CPUs both would miss it now and then but for the
+// barrier in between. The pauses make them meet at all distances of time.
+TEST_CASE("shm: of one who falls asleep and one who does not, one sees the other") {
+  for (const bool by_kernel : {false, true}) {
+    if (by_kernel && !membarrier_is_there()) continue;
+    const shm::SleepBarrier barrier(by_kernel);
+    alignas(64) std::atomic<int> round{0};
+    alignas(64) std::atomic<int> awake{0};
+    alignas(64) std::atomic<int> asleep{0};
+    alignas(64) std::atomic<int> looked{0};
+    const int rounds = kSanitized ? 2000 : 50000;
+    const auto reaches = [](const std::atomic<int>& number, int value) {
+      for (int looks = 0; number.load() < value; looks++)
+        if (looks > 1000) std::this_thread::yield();
+    };
+    int seen_by_awake = 0, missed = 0;
+    std::thread busy([&] {
+      for (int i = 1; i <= rounds; i++) {
+        reaches(round, i);
+        awake.store(i, std::memory_order_relaxed);
+        barrier.busy_side();
+        seen_by_awake = asleep.load(std::memory_order_relaxed);
+        looked.store(i);
+      }
+    });
+    for (int i = 1; i <= rounds; i++) {
+      round.store(i);
+      for (volatile int pause = 0; pause < i % 128;) pause = pause + 1;
+      asleep.store(i, std::memory_order_relaxed);
+      barrier.sleepy_side();
+      const int seen = awake.load(std::memory_order_relaxed);
+      reaches(looked, i);
+      missed += seen < i && seen_by_awake < i;
+    }
+    busy.join();
+    CHECK(missed == 0);
   }
 }
