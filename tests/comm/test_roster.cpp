@@ -166,3 +166,23 @@ TEST_CASE("what one rank has and another one lacks is nothing to plan with") {
   CHECK(facts("tcp", true, 500).cache_bytes == 500);
   CHECK(facts("tcp", true, 2000).cache_bytes == 1000);
 }
+
+TEST_CASE("a rank knows the CPUs of all ranks of its machine, and no others") {
+  using namespace tutti;
+  std::vector<std::string> said;
+  for (size_t rank = 0; rank < 4; rank++) {
+    Introduction one{.version = TUTTI_VERSION_CODE};
+    one.control.host.bytes[0] = one.place.machine.bytes[0] = static_cast<uint8_t>(1 + rank / 2);
+    one.place.machine_cpus = 8;
+    one.place.cpus[2 * rank] = one.place.cpus[2 * rank + 1] = true;
+    one.network.bytes_per_second = 1'000'000'000;
+    one.place.process.pid = static_cast<int>(rank);
+    said.push_back(one.to_bytes());
+  }
+  for (const int rank : {1, 2}) {
+    const auto roster = Roster::of(Blobs::pack(said), rank);
+    REQUIRE(roster);
+    for (size_t cpu = 0; cpu < 8; cpu++)
+      CHECK(roster.value()->cpus_here[cpu] == (static_cast<int>(cpu / 4) == rank / 2));
+  }
+}
