@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <fstream>
@@ -134,4 +135,21 @@ TEST_CASE("a trace file says of each operation what PyTorch's tools read") {
   CHECK(tutti_test::contains(json, R"("collective_seq_id": 0, "p2p_seq_id": 9, "op_id": 2, )"));
   CHECK(tutti_test::contains(json, R"("time_discovered_completed_ns": null, "input_sizes": [[3]], )"));
   CHECK(tutti_test::contains(json, R"("state": "started", "retired": false, "timeout_ms": 0, "is_p2p": true, )"));
+}
+
+TEST_CASE("a trace leads to the calendar's time, so that those of several hosts can be compared") {
+  using Clock = std::chrono::system_clock;
+  const auto real_ns = [] {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+  };
+  constexpr int64_t kSlackNs = 1'000'000'000;  // the two clocks are read one after the other
+  Recorder recorder;
+  const int64_t before = real_ns();
+  recorder.begin(numbered(1));
+  const int64_t after = real_ns();
+  const Trace trace = read_trace(recorder);
+  REQUIRE(trace.operations.size() == 1);
+  const int64_t started = trace.operations[0].started_ns + trace.real_offset_ns;
+  CHECK(started > before - kSlackNs);
+  CHECK(started < after + kSlackNs);
 }
