@@ -26,6 +26,24 @@ TEST_CASE("ranks with the same pid in different containers are in different proc
   CHECK(of_process(3) == std::vector<int>{3});
 }
 
+TEST_CASE("all ranks of a group give it one number, and those of another one another") {
+  using namespace tutti;
+  const auto number = [](int pid, int rank) {
+    std::vector<std::string> said;
+    for (const int of_rank : {0, 1}) {
+      Introduction one{.version = TUTTI_VERSION_CODE};
+      one.control.host = host_id();
+      one.place.process = {pid + of_rank, 7, 100};
+      said.push_back(one.to_bytes());
+    }
+    const auto roster = Roster::of(Blobs::pack(said), rank);
+    REQUIRE(roster);
+    return roster.value()->group;
+  };
+  CHECK(number(1, 0) == number(1, 1));
+  CHECK(number(1, 0) != number(2, 0));
+}
+
 TEST_CASE("ranks of which one is to do something otherwise are told what, each of them") {
   using namespace tutti;
   const auto refused = [](const char* setting, void (*differ)(GroupSettings&)) {

@@ -43,6 +43,7 @@ TEST_CASE("NVML: a graph without its GPUs stays as it is, and so does one withou
   one.nodes.back().bus = "0000:10:00.0";
   add_nvlinks(one, g_fake_nvml.c_str());
   CHECK(one.edges.empty());
+  CHECK(one.nodes.size() == 1);  // and no switch that nothing is joined to
   add_nvlinks(one, "libtutti-no-such-library.so");
   add_nvlinks(one, "libc.so.6");  // that has none of the functions
   CHECK(one.edges.empty());
