@@ -107,8 +107,8 @@ class Communicator final {
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };
 
-// In place of create(), where this rank cannot come: who waits there is told why. Takes some seconds at most. The
-// error.
+// In place of create(), where this rank cannot come: who waits there is told why. Takes some seconds at most. Returns
+// `why`.
 Error call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Deadline& deadline,
                const Error& why);
 

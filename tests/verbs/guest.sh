@@ -29,13 +29,13 @@ counts() {
   [ $rdma -ge $((40 << 20)) ] && [ $rdma -le $((46 << 20)) ] && [ "$packets" -ge $((40 << 8)) ] && [ $tcp -le 300000 ]
 }
 
-# Sent again after 34 ms. Where the emulated machine gets half a CPU an answer may take longer than the 4 ms that would
+# Sent again after 134 ms. Where the emulated machine gets half a CPU an answer may take longer than the 4 ms that would
 # be enough else, and Soft-RoCE does not always survive what is sent again while the first is still on its way: the other end
 # may say "remote invalid request". Where no packet has to get lost for the test, half a second therefore.
 lossy() {
   local i status=0
   for i in 1 2; do tc qdisc add dev v$i root netem loss 1% || return 1; done
-  job 2 TUTTI_IB_TIMEOUT=13 -- all_reduce -b 64K -e 4M -f 8 -n 3 || status=1
+  job 2 TUTTI_IB_TIMEOUT=15 -- all_reduce -b 64K -e 1M -f 4 -n 3 || status=1
   note="$(tc -s qdisc show dev v1 | grep -o 'dropped [0-9]*') of $(tc -s qdisc show dev v1 | grep -o '[0-9]* pkt')"
   echo "$note"
   for i in 1 2; do tc qdisc del dev v$i root; done
