@@ -24,7 +24,7 @@ launch() {
 launch
 grep -q '^# Out of bounds values : 0 OK' "$tmp/0" || exit 1
 [ "$(grep -c 'Rank .* Pid' "$tmp/0")" -eq 3 ] || exit 1
-[ ! -s "$tmp/1" ] || exit 1
+! grep -v ' warn: ' "$tmp/1" || exit 1  # a busy machine's rank 0 may come late, which the others say
 
 port=$((port + 1))
 launch -t 2
