@@ -43,6 +43,17 @@ bool goes_well_in_child(Do what) {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
+void add(Trace& trace, const Call& call, TracedOperation::State state, int64_t finished_ns = 0) {
+  TracedOperation operation;
+  operation.nth = trace.operations.size() + 1;
+  operation.call = call;
+  operation.state = state;
+  operation.created_ns = 100;
+  operation.started_ns = 200;
+  operation.finished_ns = finished_ns;
+  trace.operations.push_back(operation);
+}
+
 }  // namespace
 
 TEST_CASE("what a killed process was in does not stay for more than an hour") {
@@ -88,16 +99,9 @@ TEST_CASE("a trace file says how far the collectives are, whatever messages ther
   using State = TracedOperation::State;
   Trace trace;
   trace.n_ranks = 2;
-  const auto add = [&](const Call& call, State state) {
-    TracedOperation operation;
-    operation.nth = trace.operations.size() + 1;
-    operation.call = call;
-    operation.state = state;
-    trace.operations.push_back(operation);
-  };
-  add(numbered(1), State::kCompleted);
-  add(numbered(2), State::kStarted);
-  add(numbered(9, Collective::kSendRecv), State::kCompleted);
+  add(trace, numbered(1), State::kCompleted);
+  add(trace, numbered(2), State::kStarted);
+  add(trace, numbered(9, Collective::kSendRecv), State::kCompleted);
   CHECK(tutti_test::contains(to_json(trace),
                              "{\"last_enqueued_collective\": 2, \"last_started_collective\": 2, "
                              "\"last_completed_collective\": 1}"));
@@ -108,20 +112,10 @@ TEST_CASE("a trace file says of each operation what PyTorch's tools read") {
   Trace trace;
   trace.n_ranks = 2;
   trace.real_offset_ns = 1000;
-  const auto add = [&](const Call& call, TracedOperation::State state, int64_t finished_ns) {
-    TracedOperation operation;
-    operation.nth = trace.operations.size() + 1;
-    operation.call = call;
-    operation.state = state;
-    operation.created_ns = 100;
-    operation.started_ns = 200;
-    operation.finished_ns = finished_ns;
-    trace.operations.push_back(operation);
-  };
-  add({.sequence = 4, .count = 5, .collective = Collective::kAllGather, .dtype = DataType::kFloat32},
+  add(trace, {.sequence = 4, .count = 5, .collective = Collective::kAllGather, .dtype = DataType::kFloat32},
       TracedOperation::State::kCompleted, 2700);
-  add({.sequence = 9, .count = 3, .collective = Collective::kSendRecv, .dtype = DataType::kInt8},
-      TracedOperation::State::kStarted, 0);
+  add(trace, {.sequence = 9, .count = 3, .collective = Collective::kSendRecv, .dtype = DataType::kInt8},
+      TracedOperation::State::kStarted);
   const std::string json = to_json(trace);
   INFO(json);
   CHECK(tutti_test::contains(
