@@ -89,6 +89,9 @@ struct Workload {
   Cost hops(double all, double out) const { return hosts > 1 ? Cost{all - out, out} : Cost{all}; }
   // How often a value is moved by who sends it to be added up, who adds it, who sends the sum and who takes it.
   double moves_of_sum() const { return shares_memory ? 2.5 : 3; }
+  // Over sockets of several ranks in turn bytes cost more than over the two of a ring: 1.05 to 1.3 from 128 KiB on, as
+  // much as on those two below 64 KiB (4 ranks on 2 CPUs).
+  double in_turn() const { return shares_memory || n == 2 ? 1 : 1 + 0.1 * std::min(1.0, bytes / (128 << 10)); }
   // What a rank passes on only after it has it as a whole. The smaller operations are, the more are on their way at
   // once.
   double piece_behind(double value_bytes, double chunks) const {

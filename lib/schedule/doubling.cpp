@@ -209,7 +209,7 @@ Cost doubling_cost(const Workload& b) {
     return {2 * (n_rounds + folds) * each_time, 2 * (core * n_rounds + 2 * folded) * each_time};
   };
   const double rounds_in_all = core_depth + 2 * folds;
-  const Work moved = exchanged(core_depth / 2, b.bytes);
+  const Work moved = exchanged(core_depth / (b.shares_memory ? 2 : 1.75), b.bytes);
   Cost e =
       b.hops(rounds_in_all * b.rounds(b.bytes), std::min(rounds_in_all, b.host_depth() + folds) * b.rounds(b.bytes));
   b.over_distances(e, exchanged(core_depth, b.messages_for(b.bytes, 1)), b.passed_on(moved));

@@ -218,7 +218,7 @@ Cost trees_cost(const Workload& b) {
 
 Cost rooted_cost(const Workload& b) {
   const double half = b.messages_for(b.bytes / 2, 1);
-  const Work moved{b.sides() * b.bytes + pipe_filling(b, 1), 2 * b.others() * b.bytes};
+  const Work moved{b.in_turn() * (b.sides() * b.bytes + pipe_filling(b, 1)), b.in_turn() * 2 * b.others() * b.bytes};
   // Each rank waits for both of its trees, which in shared memory leaves little to overlap: 4 ranks on 2 CPUs take 3 us
   // for 8 B, 8 take 9.
   const double passed_on = b.shares_memory ? 0.75 : kPassedOn;
@@ -240,7 +240,8 @@ double out_of_circle(const Workload& b) {
 Cost gather_cost(const Workload& b) {
   const double out = out_of_circle(b);
   Cost e = b.hops(b.depth() + b.others() * b.bytes / b.slot_bytes / 2, b.depth());
-  b.split(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)), b.passed_on(b.each(2 * b.others() * b.bytes)), out);
+  b.split(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)),
+          b.passed_on(b.each(b.in_turn() * 2 * b.others() * b.bytes)), out);
   if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);
   e.out = b.here * b.others() * out * b.bytes;
   return e;
