@@ -162,7 +162,7 @@ Cost direct_cost(const Workload& b) {
   // Whenever a root that does half of all the work does not run, all others wait: 4 and 8 ranks on 2 CPUs broadcast
   // 1 KiB to 16 MiB in 1.1 to 1.6 times what a ring takes, and reduce 256 KiB in 1.02 to 1.27 of what two shots take.
   // Over sockets 4 reduce 32 KiB in 21 to 24 us, and in 15 by a ring.
-  const double root_waits = b.n == 2 ? 1 : !b.shares_memory ? (b.sums ? 1.15 : 1) : b.sums ? 1.2 : 1.4;
+  const double root_waits = b.n == 2 ? 1 : !b.shares_memory ? (b.sums ? 1.15 : 1) : b.sums ? 1.2 : 1.5;
   const Work moved{root_waits * b.others() * b.bytes + last_chunk, 2 * b.others() * b.bytes};
   Cost e = b.hops(kPassedOn * b.rounds(b.bytes), kPassedOn * b.rounds(b.bytes));
   // To send over a socket is to do most of the receiver's work: in a row, 64 B to 7 ranks on one host take 31 us.

@@ -114,7 +114,7 @@ Cost chain_cost(const Workload& b) {
   const double chunks = b.shares_memory && !b.sums ? 0 : b.bytes / b.slot_bytes;
   // In shared memory those in a row overlap, however long the chain: 4 ranks on 2 CPUs broadcast 8 B in .5 to .65 us, 8
   // in 1.4 to 1.6.
-  const double hops = b.shares_memory ? 0.4 : kPassedOn * b.others();
+  const double hops = b.shares_memory ? 0.35 : kPassedOn * b.others();
   Cost e = b.hops(hops + chunks, kPassedOn * out);
   b.to_next(e, {2 * whole, 2 * b.others() * whole}, moved, out / b.others());
   if (b.sums) e.summed = moved;

@@ -225,6 +225,32 @@ TEST_CASE("the first rank of a host answers for all operations in one message, o
   CHECK_FALSE(another.hear(text)->passes_on);
 }
 
+TEST_CASE("the first rank of a host tells of no operation that one of its ranks has not left yet") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  tutti::Recorder recorders[2];
+  for (int rank = 0; rank < 2; rank++) {
+    recorders[rank].share(rank, 3, 77);
+    for (uint64_t i = 1; i <= (rank == 0 ? 3 : 2); i++) {
+      recorders[rank].begin({.sequence = i, .count = 1, .collective = tutti::Collective::kBarrier});
+      recorders[rank].end();
+    }
+  }
+  tutti::RemoteAttendants attendants(0, {{0, 1}, {2}}, recorders[0]);
+  const auto told =
+      attendants.hear(tutti::ByteWriter().put(uint8_t{6}).put(int32_t{2}).put(uint64_t{1}).put(uint64_t{0}).take());
+  REQUIRE(told.has_value());
+  tutti::ByteReader reader(told->says);
+  for (size_t i = 0; i < sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint64_t); i++) reader.get<uint8_t>();
+  REQUIRE(reader.get<uint64_t>() == 2);
+  for (int rank = 0; rank < 2; rank++) CHECK(reader.get<int32_t>() == rank);
+  for (uint64_t i = 1; i <= 2; i++) {
+    CHECK(reader.get<uint64_t>() == i);
+    for (int time = 0; time < 2 * 3; time++) reader.get<uint32_t>();
+  }
+  CHECK(reader.ok());
+  CHECK(reader.at_end());
+}
+
 TEST_CASE("a rank that ends no more operations does not keep those of the others") {
   tutti::RollCall roll;
   roll.enter(2, {at(0, 1, 0)});
