@@ -104,7 +104,6 @@ void Traffic::begin_flows(int index) {
 Span Traffic::flow_ended(int index) {
   Link& ended = link(index);
   flows_.end(index);
-  ended.version++;
   const Message& came = messages_[place_of(index, ended.ended++)];
   for (const int wire : ended.route.used()) wire_bytes_[static_cast<size_t>(wire)] += came.bytes;
   const double at_ns = ended.nic < 0 ? events_.now_ns() : std::max(events_.now_ns(), came.leaves_ns);
