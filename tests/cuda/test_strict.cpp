@@ -395,3 +395,34 @@ TEST_CASE("a second communicator on the same GPUs reaches their memory, though t
     rank.wrong += other.wrong;
   });
 }
+
+TEST_CASE("the caller's thread stays on its device, whichever the communicator is on") {
+  for (int own = 0; own < 2; own++) {
+    CAPTURE(own);
+    const auto stays = [own] {
+      int device = -1;
+      return cudaGetDevice(&device) == cudaSuccess && device == own;
+    };
+    const int other = 1 - own;
+    REQUIRE(cudaSetDevice(other) == cudaSuccess);
+    cudaStream_t stream = nullptr;
+    float* numbers = nullptr;
+    REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+    REQUIRE(cudaMalloc(reinterpret_cast<void**>(&numbers), 1 << 20) == cudaSuccess);
+    REQUIRE(cudaSetDevice(own) == cudaSuccess);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.cudaDevice = other;
+    tuttiComm_t comm = nullptr;
+    REQUIRE(tuttiCommInitRankConfig(&comm, 1, made_id(), 0, &config) == tuttiSuccess);
+    CHECK(stays());
+    CHECK(tuttiAllReduce(numbers, numbers, 1 << 18, tuttiFloat, tuttiSum, comm, as_tutti(stream)) == tuttiSuccess);
+    CHECK(stays());
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(tuttiBarrier(comm, as_tutti(stream)) == tuttiSuccess);
+    CHECK(stays());
+    CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+    CHECK(stays());
+    (void)cudaFree(numbers);
+    (void)cudaStreamDestroy(stream);
+  }
+}
