@@ -24,7 +24,7 @@ typedef struct {
   uint64_t size;
 } Request;
 struct Comm {
-  int fd, receives, asked;
+  int fd, receives, asked, looked;
   uint64_t begun, done, posted; /* requests, the ended ones of them, and a sender's peer's receives */
   Request requests[kMostRequests];
   int regions;
@@ -235,10 +235,12 @@ static ssize_t pass(Request* r) {
   return n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : n > 0 ? n : -1;
 }
 static int test(Request* r, int* done, int* bytes) {
+  const char* looks = getenv("NET_PLUGIN_LATE"); /* after so many, something has come */
   Comm* c = r->comm;
   ssize_t n = 1;
   *done = 0;
   if (r != &c->requests[c->done % kMostRequests]) return kSuccess;
+  if (c->receives && looks != NULL && c->looked++ < atoi(looks)) return kSuccess;
   while (n > 0 && (r->passed < sizeof r->size || r->passed < sizeof r->size + r->size)) {
     n = pass(r);
     if (r->passed >= sizeof r->size && r->size > r->bytes) return kInternalError;

@@ -193,6 +193,26 @@ TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") 
   }
 }
 
+TEST_CASE("plugin: what a net link's sender sent before it ended arrives, however late") {
+  const Plugin plugin(net_plugin(8));
+  const auto found = find_transports("net");
+  REQUIRE(found);
+  const Setting late("NET_PLUGIN_LATE", "3000");
+  Pair p = make_pair(found.value()[0]);
+  void* const slot = p.out.acquire();
+  REQUIRE(slot != nullptr);
+  memset(slot, 7, 8);
+  p.out.publish(8, tuttiTag{});
+  REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.unsent() == 0; }));
+  tuttiMessage message{};
+  REQUIRE_FALSE(p.in.peek(&message));
+  p.out = {};
+  Health health;
+  CHECK(until([&] { return !(health = poll_once(p.in)) || p.in.peek(&message); }));
+  CHECK(health);
+  CHECK(message.bytes == 8);
+}
+
 TEST_CASE("plugin: what is no message of a net link ends it") {
   const Plugin plugin(net_plugin(8));
   const auto found = find_transports("net");
