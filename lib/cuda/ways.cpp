@@ -67,7 +67,6 @@ Result<void> Ways::add_all() {
   for (size_t r = 0; r < blobs.size(); r++) {
     ByteReader reader(blobs[r]);
     seats.push_back(reader.get<Seat>());
-    seats.back().host = host_.host_of(static_cast<int>(r));
     if (r == 0) name = reader.get_string();
   }
   const auto household = household_of(seats, name);
