@@ -192,7 +192,8 @@ Cost circulant_cost(const Workload& b) {
   const double moved = 2 * b.others() * part;
   Cost e = b.hops(2 * b.depth() * b.rounds(part), 2 * b.host_depth() * b.rounds(part));
   // Each rank's chunk is a message of its own.
-  b.over_distances(e, b.each(4 * b.others() * b.messages_for(part, 1)), b.passed_on(b.each(moved * uneven)));
+  b.over_distances(e, b.each(4 * b.others() * b.messages_for(part, 1)),
+                   b.passed_on(b.each(b.in_turn() * moved * uneven)));
   e.summed = b.each(moved);
   // In each exchange the network idles until the last chunk has been added up: 8 hosts took 1.1 to 1.4 of a ring's
   // time.
