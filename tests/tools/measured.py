@@ -21,18 +21,20 @@ def samples_of_groups():
     groups = {}
     for line in (pathlib.Path(__file__).parent / "measured.txt").read_text().splitlines():
         if line.startswith("facts: "):
-            samples = groups.setdefault(line, [])
+            facts = line
+            groups[facts] = []
         elif line and not line.startswith("#"):
             collective, n_bytes, *took = line.split()
             for algo, us in (each.split("=") for each in took):
-                samples.append({"facts": list(groups)[-1] + "\n", "collective": collective, "bytes": int(n_bytes),
-                                "algo": algo, "free": False, "ns": 1e3 * float(us)})
+                groups[facts].append({"facts": facts + "\n", "collective": collective, "bytes": int(n_bytes),
+                                      "algo": algo, "free": False, "ns": 1e3 * float(us)})
     return groups
 
 
 def judge(tune):
     wrong = 0
-    for facts, samples in samples_of_groups().items():
+    groups = samples_of_groups()
+    for facts, samples in groups.items():
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(samples, file)
             file.flush()
@@ -45,7 +47,7 @@ def judge(tune):
         bad = mean > MEAN_REGRET or worst > WORST_REGRET or error > MEDIAN_ERROR
         print(f"{facts}\n  {'WRONG: ' if bad else ''}{as_it_is.group(1)}")
         wrong += bad
-    print(f"{len(samples_of_groups())} groups, {wrong} wrong")
+    print(f"{len(groups)} groups, {wrong} wrong")
     return wrong > 0
 
 
