@@ -108,13 +108,13 @@ Result<void> destroy(tuttiComm_t handle, bool abort) {
   if (!member) return not_a_comm(handle);
   bool ends = abort;
   auto ended = contained([&]() -> Result<void> {
-    drop_from_group(handle);
-    const auto before = member->state();
-    ends = ends || (!before && before.error().code == Code::kInProgress);
-    if (ends) {
-      member->abort();
-      end_queued(handle);
+    if (!ends) {
+      const auto before = member->state();
+      ends = !before && before.error().code == Code::kInProgress;
     }
+    if (ends) member->abort();  // before anything that may lack memory: others are waited for below
+    if (ends) end_queued(handle);
+    drop_from_group(handle);
     member->join();
     return {};
   });

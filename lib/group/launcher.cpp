@@ -149,6 +149,11 @@ Result<LaunchInfo> detect_launcher() {
   return nothing_fits(nearly.empty() ? "" : nearly + ")");
 }
 
+bool has_rank_of_launcher() {
+  return std::any_of(std::begin(kLaunchers), std::end(kLaunchers),
+                     [](const Launcher& launcher) { return !env_text(launcher.needs[0]).empty(); });
+}
+
 Result<UniqueId> unique_id_from_launcher(const LaunchInfo& info, Deadline deadline) {
   static std::atomic<int> calls{0};
   const int call = calls++;

@@ -29,6 +29,9 @@ struct LaunchInfo {
 // Reads the environment only. kInvalidUsage lists what was looked for when nothing fits, or names the missing variable.
 Result<LaunchInfo> detect_launcher();
 
+// Whether some launcher has told this process its rank, whatever else is wrong or missing.
+bool has_rank_of_launcher();
+
 // Collective over the job: rank 0 starts a root and publishes its id through the launcher's key-value store, or on an
 // agreed address; the others fetch it. The n-th call in each process agrees on the n-th id.
 Result<UniqueId> unique_id_from_launcher(const LaunchInfo& info, Deadline deadline);

@@ -1,4 +1,5 @@
 // Operations that find no memory: who waits for them is told, and those behind them have their turns all the same.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -117,16 +118,19 @@ static bool a_repetition_lacks() {
 }
 
 // An abort ends what another thread is in, and does not take the communicator away from it.
-static bool an_abort_lacks() {
+static bool an_abort_lacks(bool in_group) {
   for (long left = 0; left < 12; left++) {
     tuttiComm_t comms[2];
     if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
     tuttiResult_t ended = tuttiSuccess;
     std::thread thread([&] { ended = tuttiBarrier(comms[0], nullptr); });
     usleep(20'000);
+    if (in_group) tuttiGroupStart();
+    if (in_group) (void)tuttiBarrier(comms[0], nullptr);
     t_left = left;
     (void)tuttiCommAbort(comms[0]);
     t_left = -1;
+    if (in_group) (void)tuttiGroupEnd();
     thread.join();
     (void)tuttiCommAbort(comms[1]);
     if (ended == tuttiSuccess) return false;
@@ -217,6 +221,7 @@ static bool the_watcher_lacks_for_a_while() {
 
 int main() {
   alarm(60);
+  mallopt(M_PERTURB, 0xa5);  // whoever uses what is freed shall see it
   t_is_main = true;
   if (!one_rank_lacks()) return 4;
   if (!a_call_lacks()) return 5;
@@ -224,7 +229,7 @@ int main() {
     if (!comes_back(call)) return 6;
   if (!a_repetition_lacks()) return 7;
   if (!a_creation_lacks()) return 8;
-  if (!an_abort_lacks()) return 9;
+  if (!an_abort_lacks(false) || !an_abort_lacks(true)) return 9;
   if (!one_allocation_lacks()) return 10;
   if (!the_watcher_lacks()) return 11;
   if (!the_watcher_lacks_for_a_while()) return 12;

@@ -34,6 +34,10 @@ expect '-> ulimit -n 320'
 TUTTI_SLOTS=1 "$doctor" >"$tmp/out" 2>&1 && { echo 'a wrong setting is no error'; failed=1; }
 expect '^BAD +settings +TUTTI_SLOTS=1 is not valid'
 
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=localhost "$doctor" >"$tmp/out" 2>&1 || { echo 'half a launcher is an error'; failed=1; }
+expect '^warn +launcher .*torchrun lacks MASTER_PORT'
+expect '-> only this host is checked'
+
 TUTTI_TRACE_DIR=/nonexistent "$doctor" >"$tmp/out" 2>&1 || { echo 'a folder for traces is needed'; failed=1; }
 expect '^warn +/nonexistent'
 

@@ -90,4 +90,8 @@ cat "$out/job.0"
 grep -q '^ring, host by host: ' "$out/job.0" || fail "a job's ring is not shown"
 grep -q '0 -> .: shm; they share ' "$out/job.0" || fail "a job's paths are not shown"
 [ ! -s "$out/job.1" ] || fail "others than rank 0 say something"
+# What a launcher has said in part is no job, and no secret.
+TUTTI_RANK=1 TUTTI_NRANKS=2 "$topo" >"$out/alone" 2>&1 || fail "tutti-topo in half a launcher"
+grep -q "tutti-topo: this host alone, not the job: TUTTI_ROOT is not set" "$out/alone" || fail "half a launcher is not said"
+
 echo "ok: tutti-topo"

@@ -95,8 +95,12 @@ int main(int argc, char** argv) {
   int ranks = 1;
   app.add_option("--ranks", ranks, "how many ranks are to run on this host")->check(CLI::Range(1, 65536));
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-doctor")) return *status;
-  if (const auto info = tutti::detect_launcher()) return tutti::cli::printed(look_at_job(info.value()), "tutti-doctor");
+  const auto info = tutti::detect_launcher();
+  if (info) return tutti::cli::printed(look_at_job(info.value()), "tutti-doctor");
   printf("host %s\n", tutti::host_name().c_str());
+  if (tutti::has_rank_of_launcher())
+    print({{Finding::Level::kWarning, "launcher", info.error().message,
+            "only this host is checked: start tutti-doctor as the job is started to check all of them"}});
   const bool host = print(tutti::doctor::look_at_host(ranks, ranks, tutti::doctor::cpus_of_process()));
   const bool data = print(tutti::doctor::try_transports());
   return tutti::cli::printed(host && data ? 0 : 1, "tutti-doctor");

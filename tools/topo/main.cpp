@@ -60,8 +60,11 @@ int main(int argc, char** argv) {
   const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
   if (wish.hosts.empty()) wish.hosts.push_back("");
   int rank = 0;
-  const bool in_job = !makes_up && tutti::detect_launcher();
-  const auto picture = in_job ? tutti::topo::picture_of_group(&rank) : tutti::topo::invented_picture(wish);
+  const auto launched = tutti::detect_launcher();
+  if (!makes_up && !launched && tutti::has_rank_of_launcher())
+    fprintf(stderr, "tutti-topo: this host alone, not the job: %s\n", launched.error().message.c_str());
+  const auto picture =
+      !makes_up && launched ? tutti::topo::picture_of_group(&rank) : tutti::topo::invented_picture(wish);
   if (!picture) return complain(picture.error().message);
   if (rank != 0) return 0;
   fputs(tutti::topo::to_text(picture.value()).c_str(), stdout);
