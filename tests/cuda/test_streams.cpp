@@ -129,6 +129,29 @@ TEST_CASE("a message takes what its sender's stream has done before, and nothing
   }
 }
 
+TEST_CASE("the streams of ranks that share a GPU all wait for what one of them does for all") {
+  FakePort port(1);
+  for (const int late : {0, 1}) {
+    Gate gate;
+    std::barrier all(2);
+    require_success(run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      Numbers data(kStreamElems, r + 1);
+      GpuStream stream(port);
+      if (r == late) gate.stand_in(port, stream.ref());
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu, stream));
+      all.arrive_and_wait();
+      if (r != late) {
+        give_time();
+        o.wrong += port.has_ended(stream.ref()).value();
+        gate.open();
+      }
+      stream.synchronize();
+      o.wrong += not_equal(data, 3);
+      all.arrive_and_wait();  // what goes wrong may still read it
+    }));
+  }
+}
+
 TEST_CASE("two threads of a rank that call at once have each their own stream of every thread") {
   FakePort port(1);
   std::barrier start(3), have_called(2);
