@@ -16,6 +16,13 @@ grep -qE '^  join +[1-9]' "$tmp/out" || lacks 'joins'
 grep -qE '^survivors that met deaths +[1-9]' "$tmp/out" || lacks 'survivors'
 grep -q '"hangs": 0' "$tmp/json" || { echo 'no JSON'; failed=1; }
 
+# Half of the hosts, cut off from the others, end without a majority: that is as it should be.
+if unshare -n true 2>/dev/null; then
+  "$soak" --seconds 8 --ranks 4 --hosts 2 --faults cut --every 500 --rest 4000 --maxbytes 65536 >"$tmp/out" 2>&1 ||
+    { echo "with hosts that are cut off the exit status is $?"; cat "$tmp/out"; failed=1; }
+  grep -qE '^ranks cut off, without a majority +[1-9]' "$tmp/out" || lacks 'ranks without a majority'
+fi
+
 status=0
 "$soak" --seconds 1 --faults 'kill, stop' >"$tmp/out" 2>&1 || status=$?
 [ $status = 2 ] || { echo 'a misspelt fault is no error'; failed=1; }

@@ -317,7 +317,7 @@ bool Rank::shrink() {
   }
   const std::string why = tuttiGetLastError(smaller);
   if (smaller != nullptr) static_cast<void>(tuttiCommAbort(smaller));
-  const bool was_alone = why.find("no majority") != std::string::npos;
+  const bool was_alone = why.find("not a majority") != std::string::npos;
   const bool is_cut = board_.cut_until_ns > since_ns_;
   const bool is_left = why.find("went on without") != std::string::npos;
   auto& counts = board_.counts;
