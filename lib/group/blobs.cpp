@@ -18,16 +18,16 @@ namespace tutti {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-constexpr int kMostSteps = 2;  // from a record to a whole one
-// A larger one starts another host, say, whose next ranks are more like this one.
+constexpr int kMostSteps = 2;  // patches between a record and a whole one
+// A larger patch may be another host's first rank, say, which that host's other ranks resemble more.
 constexpr size_t kSmallPatchBytes = 64;
 
-// A run of bytes that differ. What is between two of them has more bytes than this, so that it is worth it.
+// Heads a run of bytes that differ. The gap between two runs is longer than this header, or it would not pay.
 struct Difference {
   uint16_t at, bytes;
 };
 
-// False if these are no differences from a blob of this size. Without a blob it is only looked whether they are.
+// False if the differences do not fit a blob of this size. With a null `blob` only checks that.
 bool apply(std::string_view differences, size_t blob_bytes, char* blob) {
   while (!differences.empty()) {
     Difference run;
@@ -72,9 +72,9 @@ Blobs Blobs::pack(std::span<const std::string> blobs) {
   const bool all_the_same = std::adjacent_find(blobs.begin(), blobs.end(), std::not_equal_to<>()) == blobs.end();
   const uint32_t n_records = n > 0 && all_the_same ? 1 : n;
   struct Kept {
-    uint32_t whole, latest;  // that differs from it by more
+    uint32_t whole, latest;  // latest: the last one patched from `whole` by more than kSmallPatchBytes
   };
-  std::map<size_t, Kept> kept;  // by the blobs' size
+  std::map<size_t, Kept> kept;  // by the blobs' size in bytes
   ByteWriter head;
   std::string records;
   head.put(Head{n, n_records});
@@ -112,7 +112,7 @@ Blobs::Blobs(std::string bytes) {
 
 Result<Blobs> Blobs::map(const Fd& file, int n) {
   struct stat status {};
-  const int seals = ::fcntl(file.get(), F_GET_SEALS);  // the kernel adds one where vm.memfd_noexec is set
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);  // the kernel adds another if vm.memfd_noexec is set
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(file.get(), &status) != 0) return damaged();
   const auto bytes = static_cast<size_t>(status.st_size);
   void* const memory = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
@@ -177,7 +177,7 @@ bool Blobs::is_valid(int n) const {
   uint64_t begin = 0;
   struct Read {
     size_t bytes;
-    int steps;  // to a whole one
+    int steps;  // patches between it and a whole record
   };
   std::vector<Read> read;
   read.reserve(h.n_records);

@@ -1,6 +1,6 @@
-// This header: what every rank of a group has said, in one piece of memory that can be sent as it is. Ranks say much
-// the same, so of blobs of one size few are kept whole, and of the others where they differ from one of those: of a
-// rank's introduction some 40 bytes are left. A value; any thread may read.
+// This header: the blobs of all ranks of a group, packed into one piece of memory that can be sent as it is. The blobs
+// are much alike, so only a few of each size are stored whole, and the others as their differences from one of these:
+// some 40 bytes for a rank's introduction. A value; any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace tutti {
 
-// Of blobs of one size: what makes one of the other. patch() is false if the differences are of blobs of another size.
+// What turns `from` into `blob`, which has the same size. patch() is false if the differences do not fit the blob.
 std::string differences(std::string_view from, std::string_view blob);
 bool patch(std::string* blob, std::string_view differences);
 
 class Blobs {
  public:
-  // The same blobs give the same bytes, on all ranks.
+  // Deterministic: the same blobs give the same bytes on all ranks.
   static Blobs pack(std::span<const std::string> blobs);
-  // kInternalError if these are not the bytes of so many blobs.
+  // kInternalError if these are not the bytes of n blobs.
   static Result<Blobs> open(std::string bytes, int n);
-  // The same in a file in memory, which many processes may share: sealed, so that nobody changes it.
+  // The same from a memory file that many processes may share; it must be sealed, so that nobody can change it.
   static Result<Blobs> map(const Fd& file, int n);
-  // Such a file with these bytes; none where there can be no more.
+  // A sealed memory file with these bytes; no file if none can be created.
   static Fd to_file(std::string_view bytes);
 
   size_t size() const { return head().n; }
@@ -36,11 +36,11 @@ class Blobs {
 
  private:
   struct Head {
-    uint32_t n, n_records;  // one record where all say the same
+    uint32_t n, n_records;  // a single record if all blobs are the same
   };
   struct Record {
-    uint32_t like;          // the record that it differs from; itself: it is whole
-    std::string_view rest;  // its bytes, or the differences
+    uint32_t like;          // the record that this one is patched from; itself: stored whole
+    std::string_view rest;  // the blob's bytes, or its differences
   };
 
   explicit Blobs(std::string bytes);
@@ -52,7 +52,7 @@ class Blobs {
   bool is_valid(int n) const;
 
   std::shared_ptr<const void> memory_;
-  std::string_view bytes_;  // there
+  std::string_view bytes_;  // in memory_
 };
 
 }  // namespace tutti

@@ -41,7 +41,7 @@ Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Dea
   return b;
 }
 
-// A send that fails is not yet the answer: the root may have said why before it closed.
+// Ignores a failed send: the root may have said why before it closed the connection, which the next receive shows.
 void Bootstrap::send(FrameKind kind, const std::string& body) {
   [[maybe_unused]] const auto sent = root_.send(make_frame(kind, body, rank_), deadline_);
 }
@@ -62,7 +62,7 @@ Error Bootstrap::root_lost(const Error& error) const {
                  rank_, error.message.c_str())};
 }
 
-// A relay's may come with a descriptor, which is lost to who does not ask for it.
+// A relay's header may carry a file descriptor, which the kernel discards unless the receive asks for it.
 Result<void> Bootstrap::receive_header(FrameHeader* header, Fd* descriptor, Deadline deadline) {
   if (!root_.relay) return root_.receive(header, sizeof *header, deadline);
   for (;;) {
@@ -81,7 +81,7 @@ Result<Blobs> Bootstrap::receive_frame(Deadline deadline) {
   FrameHeader header;
   Fd file;
   if (auto got = receive_header(&header, &file, deadline); !got) return root_lost(got.error());
-  // The kernel throws away a descriptor that this process has no room for.
+  // The kernel discards a descriptor that this process has no room for.
   if (root_.relay && header.kind == FrameKind::kMapped && !file)
     return system_error("receiving what the group's ranks have said", EMFILE);
   const bool known = header.kind == FrameKind::kAll || header.kind == FrameKind::kReport ||
@@ -115,12 +115,12 @@ bool Bootstrap::has_news(int limit_ms) const {
 }
 
 bool Bootstrap::is_broken() {
-  return has_news(0);  // nobody expects an answer now
+  return has_news(0);  // no answer is due now: whatever has come is bad news
 }
 
-// The loss of a rank is better known to the root, which gets a moment to tell of it: a rank that failed reports there
-// before it closes anything. Who reports waits until the root has told the others: the root may be a thread of this
-// process, which may end now.
+// The root knows best why a rank was lost and gets a moment to say so: a rank that fails reports to the root before it
+// closes any connection. A rank that reports waits until the root has told the others, because the root may be a thread
+// of this process, which may end after this.
 Result<void> Bootstrap::conclude(Result<void> here) {
   constexpr int kGraceMs = 1000;
   if (is_over_) return here;

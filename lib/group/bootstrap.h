@@ -1,4 +1,4 @@
-// group: how ranks find each other and know of each other's loss.
+// group: how ranks find each other and learn of each other's loss.
 // This header: the rendezvous. The process that makes a UniqueId runs a Root (one thread) on a TCP port; every rank
 // joins it, proves knowledge of the secret, and may then exchange blobs through it until the group has formed.
 // Threading: a Bootstrap belongs to one thread. Everything blocks at most until the deadline.
@@ -32,13 +32,13 @@ UniqueId pack_unique_id(const UniqueIdParts& parts);
 Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 
 // Starts a Root on a free port (or on `fixed_port` if not 0) with `secret`, and a detached thread that serves it until
-// every rank has joined and left, or until the deadline, when it tells all that are there which ranks are absent. The
+// every rank has joined and left, or until the deadline, when it tells the ranks that have joined which are absent. The
 // root learns the number of ranks from the first one that joins; ranks that disagree, or two that claim one rank, get
-// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. From the first rank on
-// the root's limit is that of the most impatient one, which is told who is absent when its own time is up.
+// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. Once a rank has joined
+// the root's deadline is that of the most impatient rank, so that this rank still hears which ones are absent.
 // The thread stays in this process: a parent may start a root and then fork the ranks (the children do not serve it),
-// but must live until they have their last answer. Ranks of this process get theirs after all others, so that it may
-// end at once. kSystemError when there is no socket or thread to be had.
+// but must live until they have their last answer. Ranks of this process are answered after all others, so that the
+// process may end at once. kSystemError when there is no socket or thread to be had.
 Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
 // One rank's connection to the root.
 class Bootstrap final : public Rendezvous {
@@ -46,14 +46,14 @@ class Bootstrap final : public Rendezvous {
   // Tries the id's addresses (this host's loopback first if the root runs here) until one really connects and
   // authenticates; logs which and why. Retries until the deadline: the root may not listen yet when the port is fixed.
   // kInvalidUsage when the last answer was a refusal (another secret, another version), kTimeout when there was none.
-  // `other`: of a group with several ids, the one whose root this rank's host asks first where to go.
+  // `other`: of a group with several ids, the one whose root this rank's host asks first for a relay to join.
   static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline, bool encrypts = false,
                                 const UniqueId* other = nullptr);
 
   // kTimeout lists the ranks that did not come; kRemoteError names the rank whose connection broke. Blobs of at most
   // 64 KiB.
   Result<Blobs> all_gather(const std::string& blob) override;
-  // The root has said why no group will form, or is gone.
+  // True if the root has said why no group will form, or is gone.
   bool is_broken() override;
   Result<void> conclude(Result<void> here) override;
 

@@ -12,18 +12,18 @@
 namespace tutti {
 namespace {
 
-constexpr double kHeadStartSeconds = 0.25;  // before the next address is tried, too
-constexpr double kAnswerSeconds = 1;        // the same where somebody has answered: a root of many ranks is busy
+constexpr double kHeadStartSeconds = 0.25;  // before the next address is tried as well
+constexpr double kAnswerSeconds = 1;        // the same once it has connected: a root of many ranks is busy
 constexpr double kAttemptSeconds = 3;
 constexpr int kMaxPauseMs = 250;  // between rounds; the first pause is 10 ms
 
 // One address being tried.
 struct Attempt {
   Address address;
-  std::optional<Dialer> dialer = {};  // while it is tried
+  std::optional<Dialer> dialer = {};  // set while the address is tried
   Deadline until = Deadline::never();
   std::string why = "not tried";  // why it failed the last time
-  std::string shortage = {};      // which of this process's limits it met, whatever came later
+  std::string shortage = {};      // the last failure for lack of this process's resources, kept whatever follows
   bool refused = false;           // somebody answered there, but the handshake failed
 
   bool active() const { return dialer.has_value(); }
@@ -38,7 +38,7 @@ void Attempt::start(const Dialer::Call& call) {
   advance();
 }
 
-// True when the connection is there and authenticated.
+// True when the connection is made and authenticated.
 bool Attempt::advance() {
   const Dialer::Status status = dialer->advance();
   if (status == Dialer::Status::kDone) return true;
@@ -60,10 +60,10 @@ void wait_for_any(const std::vector<Attempt>& attempts, int timeout_ms) {
   ::poll(polled.data(), polled.size(), timeout_ms);
 }
 
-// Tries every address once; the one that made it, or null.
+// Tries every address once and returns the first that connects and authenticates, or null.
 Attempt* try_all(std::vector<Attempt>& attempts, const Dialer::Call& call, Deadline deadline) {
   size_t next = 0;
-  Deadline started = Deadline::never();  // the last one
+  Deadline started = Deadline::never();  // when the last attempt began
   while (!deadline.passed()) {
     const bool idle = std::ranges::none_of(attempts, &Attempt::active), any_left = next < attempts.size();
     if (idle && !any_left) return nullptr;
@@ -122,7 +122,7 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts) {
     }
   std::vector<Interface> mine;
   if (std::any_of(parts.addresses.begin(), parts.addresses.end(), [](const Address& a) { return a.is_link_local(); }))
-    if (auto all = all_interfaces()) mine = std::move(all).value();  // without a descriptor there is none
+    if (auto all = all_interfaces()) mine = std::move(all).value();  // none without a file descriptor
   for (const Address& a : through_local_interfaces(parts.addresses, mine)) add(a);
   return found;
 }

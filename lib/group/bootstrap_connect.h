@@ -17,8 +17,8 @@ bool is_local_address(const Address& address);
 // address is tried through every interface, because the root's interface number means nothing here.
 std::vector<Address> root_candidates(const UniqueIdParts& parts);
 
-// Tries again until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a
-// wrong secret, another version), else kTimeout; the sentence says what became of every address.
+// Retries until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a wrong
+// secret, another version), else kTimeout; the message says what became of every address.
 Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline);
 
 }  // namespace tutti

@@ -14,9 +14,9 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kMappedFromBytes = 4096;  // less is sent as it is
+constexpr size_t kMappedFromBytes = 4096;  // shorter answers go through the socket
 
-// Groups have other names if they have another secret or another root.
+// Groups with different secrets or different roots get different names.
 std::string relay_name(const UniqueIdParts& parts, const Key& key) {
   std::vector<std::string> roots;
   for (const Address& address : parts.addresses) roots.push_back(address.to_string());
@@ -32,7 +32,7 @@ struct Heard {
   JoinMessage join;
 };
 
-// What a root or a relay says first; a Report is an error.
+// Receives the first frame of a root or a relay; a Report becomes an error.
 Result<Heard> hear(const RootConnection& connection, Deadline deadline) {
   FrameHeader header;
   TUTTI_TRY(connection.receive(&header, sizeof header, deadline));
@@ -45,7 +45,7 @@ Result<Heard> hear(const RootConnection& connection, Deadline deadline) {
   return Heard{header.kind, std::move(*join)};
 }
 
-// Nothing if no relay answers there.
+// Nothing if no relay answers the call.
 std::optional<RootConnection> call_relay(Dialer dialer, Deadline deadline) {
   Dialer::Status status = dialer.advance();
   for (; status == Dialer::Status::kPending && !deadline.passed(); status = dialer.advance()) {
@@ -62,14 +62,14 @@ std::optional<RootConnection> call_relay(Dialer dialer, Deadline deadline) {
   return connection;
 }
 
-// How long a relay waits for anybody but the root that it cannot do without.
+// How long to wait for anyone other than the group's own root, which is indispensable.
 constexpr int kPatienceMs = 2000;
 
 Deadline soon(Deadline deadline) {
   return Deadline::after_seconds(std::min(kPatienceMs, deadline.left_ms(kPatienceMs)) / 1e3);
 }
 
-// The relay that a root named, if it can be called.
+// Connects to the relay that a root named; nothing if it cannot be reached.
 std::optional<RootConnection> join_relay(const Key& key, const JoinMessage& me, const std::string& its_contact,
                                          Deadline deadline) {
   const auto contact = Contact::from_bytes(its_contact);
@@ -79,13 +79,13 @@ std::optional<RootConnection> join_relay(const Key& key, const JoinMessage& me, 
   return above;
 }
 
-// What a root answers a relay, and the connection to it.
+// Introduces this relay to a root and returns the root's answer.
 Result<Heard> tell_root(const RootConnection& root, const JoinMessage& me, FrameKind kind, Deadline deadline) {
   TUTTI_TRY(root.send(make_join_frame(me, kind), deadline));
   return hear(root, deadline);
 }
 
-// The relay that another id's root knows to have room.
+// Connects to the relay that the root of another id names; nothing if that fails.
 std::optional<RootConnection> ask_other_root(const UniqueIdParts& other, const Key& group, const JoinMessage& me,
                                              Deadline deadline) {
   Key key = derive_key(other.secret, sizeof other.secret);
@@ -108,7 +108,7 @@ Result<RootConnection> connect_relay(const Roots& roots, JoinMessage me, Deadlin
     TUTTI_TRY_ASSIGN(const Heard heard, tell_root(root, me, FrameKind::kRelay, deadline));
     if (heard.kind == FrameKind::kRelay) return root;
     if (auto above = join_relay(roots.key, me, heard.join.contact, deadline)) return std::move(*above);
-    me.contact.clear();  // who cannot be called itself may stay at the root
+    me.contact.clear();  // the root keeps a relay that others cannot call
   }
 }
 
@@ -119,10 +119,10 @@ Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Dea
   const std::string name = relay_name(roots.root, roots.key);
   const int left_ms = deadline.left_ms(INT32_MAX);
   const Deadline patience = Deadline::after_seconds(std::min(kPatienceMs, left_ms / 2) / 1e3);
-  // A relay that is there and says nothing waits for the root itself: all at once might be too many for that.
+  // A relay that accepts but is silent is itself waiting for the root, which all its ranks at once might overload.
   const Deadline answers = deadline.plus_seconds(-std::min(2 * kPatienceMs, left_ms / 2) / 1e3);
   std::optional<Error> shortage;
-  uint64_t above_ns = 0;  // how far it is from this process' relay
+  uint64_t above_ns = 0;  // round trip from this process's relay to the root or relay above it
   while (!patience.passed() && !deadline.passed()) {
     auto behind_name = listen_unix_abstract(name);
     shortage.reset();
@@ -130,7 +130,7 @@ Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Dea
     if (behind_name) {
       std::vector<Fd> listening = only(std::move(behind_name).value());
       JoinMessage me = make_join(rank, n_ranks, left_ms);
-      if (auto doors = Listener::open()) {  // without them it stays at the root
+      if (auto doors = Listener::open()) {  // without listening sockets this relay stays at the root
         me.contact = doors.value().contact.to_bytes();
         std::move(doors.value().fds.begin(), doors.value().fds.end(), std::back_inserter(listening));
       }
@@ -180,7 +180,7 @@ bool RelayServer::take(Client& client, FrameKind kind, int rank, std::string bod
     if (kind == FrameKind::kJoin) ranks_.try_emplace(who->rank, &client);
   } else {
     const auto found = ranks_.find(rank);
-    // Of two that claim one rank, the second is not listened to until the root has ended the group.
+    // If two connections claim one rank, frames of the second are ignored until the root ends the group.
     if (found == ranks_.end() || found->second != &client) return !client.is_relay && client.rank == rank;
     if (kind == FrameKind::kLeave || (kind == FrameKind::kGone && client.is_relay)) ranks_.erase(found);
   }
@@ -188,7 +188,7 @@ bool RelayServer::take(Client& client, FrameKind kind, int rank, std::string bod
   return true;
 }
 
-// Introductions differ little.
+// Introductions are much alike: after the first blob only differences are sent.
 void RelayServer::pass_up(FrameKind kind, std::string body, int rank) {
   if (root_ == nullptr) return;
   if (kind == FrameKind::kBlob && body.size() == first_blob_.size()) {
@@ -206,7 +206,7 @@ void RelayServer::pass_up(FrameKind kind, std::string body, int rank) {
 bool RelayServer::take_from_root(FrameKind kind, const std::string& body) {
   if (kind == FrameKind::kReport) broadcast_.report(unpack_report(body));
   if (kind != FrameKind::kAll) return kind == FrameKind::kReport;
-  acceptor_.narrow(false, false);  // they are all there
+  acceptor_.narrow(false, false);  // all ranks are here: accept no more
   const Frame all{std::make_shared<std::string>(make_frame(FrameKind::kAll, body))};
   auto file = std::make_shared<const Fd>(body.size() < kMappedFromBytes ? Fd() : Blobs::to_file(body));
   const Frame mapped{std::make_shared<std::string>(make_frame(FrameKind::kMapped, "")), file};
@@ -216,7 +216,7 @@ bool RelayServer::take_from_root(FrameKind kind, const std::string& body) {
 
 void RelayServer::lose(Client& client) {
   if (&client != root_) {
-    // The process that relayed comes first: that is the one to be named.
+    // The rank whose process relayed comes first, because the root blames the first one.
     for (const bool relayed : {true, false})
       for (const auto& [rank, through] : ranks_)
         if (through == &client && (rank == client.rank) == relayed) pass_up(FrameKind::kGone, "", rank);

@@ -1,15 +1,14 @@
-// How the ranks of a host reach the root together: the first that comes runs a relay (one thread) behind a UNIX socket
-// and connects it to the root, so that there is one connection for all of them. What the root says to all comes to the
-// host once, and to its ranks as memory that they share. Of many hosts the root keeps few relays, and sends the others
-// to those.
+// How the ranks of a host share one connection to the root: the first rank to arrive runs a relay (one thread) behind a
+// UNIX socket and connects it to the root. What the root sends to all ranks reaches the host once, and its ranks as
+// shared memory. If there are many hosts, the root keeps only a few relays and redirects the others to these.
 //
 //   rank --UNIX socket--+
 //   rank --UNIX socket--+-- relay, in a rank's process --TCP--+-- relay of another host --TCP--+-- root
 //   rank --UNIX socket--+                                     |                                |
 //                                           other relays -----+                                +----- other relays
 //
-// The relay decides nothing: it passes frames on, and tells the root whose connection has closed. A rank that finds no
-// relay soon, or has little time left, goes to the root by itself, as all ranks of a small group do.
+// The relay decides nothing: it passes frames on, and tells the root which ranks have closed their connections. A rank
+// that finds no relay soon, or has little time left, connects to the root itself, as all ranks of a small group do.
 #pragma once
 
 #include <map>
@@ -22,7 +21,7 @@ namespace tutti {
 
 class RelayServer final : public FrameServer {
  public:
-  // `host`: a rank of this process.
+  // `host`: the rank whose process runs the relay.
   RelayServer(std::vector<Fd> listening, const Key& key, Deadline deadline, RootConnection root, JoinMessage host);
   bool finished() override;
 
@@ -35,15 +34,15 @@ class RelayServer final : public FrameServer {
   void pass_up(FrameKind kind, std::string body, int rank);
 
   const JoinMessage host_;
-  const std::optional<JoinMessage> above_;  // the next relay on the way to the root
-  Client* root_;                            // or that relay; nullptr: gone
-  std::map<int, Client*> ranks_;            // through which each is reached
-  std::string first_blob_;                  // that was passed up
+  const std::optional<JoinMessage> above_;  // the next relay on the way to the root, if any
+  Client* root_;                            // the connection to it, or to that relay; nullptr: lost
+  std::map<int, Client*> ranks_;            // the connection that leads to each rank
+  std::string first_blob_;                  // passed up; the base of Like frames
   bool had_client_ = false;
 };
 
-// Where ranks meet. Of a group with several ids all meet at the first one's root; another one's knows relays of its
-// share of the hosts, and sends those that come later to them, so that not all of them call the first.
+// Where ranks meet. All ranks of a group with several ids meet at the first id's root; the root of another id knows the
+// relays of its share of the hosts and sends later relays to these, so that not every relay calls the first root.
 struct Roots {
   UniqueIdParts root;
   std::optional<UniqueIdParts> other;  // another id's root, to be asked first
@@ -51,7 +50,7 @@ struct Roots {
 };
 // A relay's connection to the root, or to the relay that a root sends it to.
 Result<RootConnection> connect_relay(const Roots& roots, JoinMessage me, Deadline deadline);
-// Through this host's relay, or by itself. As connect_to_root().
+// A rank's connection, through this host's relay or straight to the root. Errors as connect_to_root().
 Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Deadline deadline);
 
 }  // namespace tutti

@@ -13,9 +13,9 @@
 namespace tutti {
 namespace {
 
-constexpr double kTellSeconds = 3;       // from the first rank on, before the absent ones are named in the log
+constexpr double kTellSeconds = 3;       // from the first join until the absent ranks are named in the log
 constexpr double kLastWordsSeconds = 2;  // after the deadline, for the reports to arrive
-// At the root, and below each relay: what goes through any process grows as the number of ranks.
+// Of the root, and of each relay, so that the traffic of any process only grows linearly with the number of ranks.
 constexpr int kMostRelays = kFewRanks;
 
 }  // namespace
@@ -108,7 +108,7 @@ bool RootServer::on_join(Client& client, const std::string& body) {
     first_rank_ = join->rank;
     if (!timed_out_) look_at_ = Deadline::after_seconds(kTellSeconds);
     members_.resize(static_cast<size_t>(n_ranks_));
-    if (n_ranks_ <= kFewRanks) {  // they all come here
+    if (n_ranks_ <= kFewRanks) {  // all ranks connect here
       const size_t to_come = static_cast<size_t>(n_ranks_) - std::min(clients_.size(), static_cast<size_t>(n_ranks_));
       const auto room = check_descriptors(open_descriptors(), to_come, "the group's root");
       if (!room) broadcast_.report(room.error());
@@ -120,13 +120,13 @@ bool RootServer::on_join(Client& client, const std::string& body) {
   if (!client.is_relay) greet(client, *join);
   n_joined_++;
   n_present_++;
-  // The first one's also where it is longer: who has made the id does not know the ranks' configuration.
+  // The first rank's limit counts even if it is later: the creator of the id does not know the ranks' configuration.
   if (n_joined_ == 1 || join->left_ms < deadline_.left_ms(INT32_MAX))
     deadline_ = Deadline::after_seconds(join->left_ms / 1e3);
   return true;
 }
 
-// Does this rank fit to those that are there? If not, all of them are told, the newcomer too.
+// Does this rank agree with those that have joined? If not, all of them are told, and the newcomer too.
 bool RootServer::check_join(Client& client, const JoinMessage& join) {
   const std::string who = who_is(join);
   std::string wrong;
@@ -183,7 +183,7 @@ void RootServer::finish_round() {
   broadcast_.answer(all, all);
 }
 
-// While they may still come, and somebody may look why they do not.
+// Logs the absent ranks while they may still come and the user can find out why they do not.
 void RootServer::tell_of_absent() {
   look_at_ = Deadline::never();
   std::vector<int> absent;
@@ -232,7 +232,7 @@ std::string RootServer::describe_misfits() const {
 
 namespace {
 
-// Others come to the address that the launcher has told them, whichever of this host's that is.
+// On all addresses of this host: the launcher may have told the other ranks any of them.
 Result<Listener> listen_everywhere(uint16_t port) {
   Listener listener;
   TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
@@ -257,7 +257,7 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
   const uint64_t door = fixed_port != 0 ? fixed_port : root_door(key);
   TUTTI_TRY_ASSIGN(Listener listener, is_everywhere ? listen_everywhere(fixed_port) : Listener::open(door));
   parts.addresses = std::move(listener.contact.addresses);
-  // A host that has no others may give the loopback's.
+  // Loopback addresses are published only if the host has no others.
   const auto is_loopback = [](const Address& a) { return a.is_loopback(); };
   if (!std::all_of(parts.addresses.begin(), parts.addresses.end(), is_loopback))
     std::erase_if(parts.addresses, is_loopback);

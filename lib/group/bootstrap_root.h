@@ -1,7 +1,7 @@
-// The rendezvous' root, which knows all ranks: each comes by itself or through a relay.
+// The rendezvous' root, which knows every rank, connected directly or through a relay.
 //
 //   member --Blob--> waits for the round --All--> member ... --Leave--> left
-//                       any failure: Report to all, then they are only drained
+//                       any failure: Report to all, then their connections are only drained
 //
 // After a failure the root stays until the deadline it was made with (or until every rank has been told), so that late
 // ranks read the reason instead of "connection refused".
@@ -23,7 +23,7 @@ class RootServer final : public FrameServer {
 
  private:
   struct Member {
-    Client* client = nullptr;  // through which it is reached; nullptr: not yet there, or gone
+    Client* client = nullptr;  // the connection that leads to it; nullptr: not yet joined, or gone
     std::string who;           // "host h pid 12"; empty: never joined
     std::optional<std::string> blob;
     bool has_left = false;  // in good order
@@ -45,13 +45,13 @@ class RootServer final : public FrameServer {
   void report_time_out();
   std::string describe_misfits() const;
 
-  const Deadline own_deadline_;  // the ranks' may be later
+  const Deadline own_deadline_;  // of the id's creator; the ranks' deadline_ may be later
   bool timed_out_ = false;
   int n_ranks_ = 0;  // 0 until the first rank has joined
   int first_rank_ = -1;
   int n_joined_ = 0, n_present_ = 0, n_blobs_ = 0;
   std::vector<Member> members_;
-  std::vector<JoinMessage> relays_;  // that others can be sent to, in order of their coming
+  std::vector<JoinMessage> relays_;  // those that others can be sent to, in order of arrival
 };
 
 }  // namespace tutti

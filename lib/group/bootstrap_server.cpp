@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kJoinLimitNs = 5'000'000'000;
 
-// Also what is watched already.
+// Registers a descriptor, or changes the events of one that is registered already.
 void watch_by(int epoll, int fd, uint32_t events, void* address) {
   epoll_event event{events, {.ptr = address}};
   if (::epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
@@ -52,13 +52,12 @@ void FrameConnection::flush() {
       if (!send_with_descriptor(fd_.get(), bytes.data(), bytes.size(), *frame.descriptor)) return;
       continue;
     }
-    // Full: epoll calls again; broken: the next read shows it.
+    // If the socket is full, epoll reports when there is room; if it is broken, the next read shows it.
     if (send_rest(fd_.get(), channel_.get(), bytes.data(), bytes.size(), &out_sent_) != Moved::kAll) return;
   }
 }
 
-// Closing a socket with unread bytes would throw away the report that is on its way: so read until the other side
-// closes.
+// Closing a socket with unread bytes would discard the report that is on its way: so read until the other side closes.
 bool FrameConnection::drain() {
   char scrap[4096];
   for (;;) {
@@ -78,7 +77,7 @@ void FrameConnection::watch() {
 void FrameConnection::close() {
   stage_ = Stage::kClosed;
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
-  // Not only close: a forked child may hold a copy of the descriptor.
+  // Closing is not enough: a forked child may hold a copy of the descriptor.
   ::shutdown(fd_.get(), SHUT_RDWR);
 }
 
@@ -148,7 +147,7 @@ void FrameServer::wait(int most_ms) {
   if (any_strangers) take_in();
 }
 
-// Those that have proved to belong to the group.
+// Takes in connections that have authenticated.
 void FrameServer::take_in() {
   while (auto accepted = acceptor_.next()) {
     n_unknown_++;
@@ -159,7 +158,7 @@ void FrameServer::take_in() {
   watch_strangers();
 }
 
-// Epoll has no address for who is at the doors, and for who has yet to show who it is.
+// The epoll data of listening sockets and of connections that have not authenticated yet is a null pointer.
 void FrameServer::watch_strangers() {
   std::vector<pollfd> strangers;
   acceptor_.add_waiting(&strangers);

@@ -1,7 +1,7 @@
-// The connections of a rendezvous' server: one thread, one epoll, no client is ever waited for.
+// The connections of a rendezvous' server: one thread, one epoll set, no client is ever waited for.
 //
-//   accepted --Join or Relay--> known: its frames go to who serves them ... --> closed
-//       \--5 s without either--> dropped     after its last frame it is only drained
+//   accepted --Join, Relay or Ask--> known: its frames go to take() ... --> closed
+//       \--5 s without--> dropped           after its last frame it is only drained
 //
 // Everything belongs to the thread that calls run().
 #pragma once
@@ -22,11 +22,11 @@
 
 namespace tutti {
 
-// Frames in both directions. Epoll tells of it by its address.
+// Sends and receives frames. Its address is its epoll data, so it never moves.
 class FrameConnection {
  public:
   enum class Stage { kOpen, kDraining, kClosed };
-  // One serves every client. Through a UNIX socket a descriptor goes with it.
+  // All clients share the bytes of one frame. Over a UNIX socket a file descriptor may go with them.
   struct Frame {
     std::shared_ptr<const std::string> bytes;
     std::shared_ptr<const Fd> descriptor = nullptr;
@@ -41,11 +41,11 @@ class FrameConnection {
   FrameReader::Status read() { return in_.read(fd_.get(), channel_.get()); }
   FrameReader& in() { return in_; }
   void send(Frame frame);
-  void send_last(Frame frame);  // what comes after it is thrown away until the other side closes
+  void send_last(Frame frame);  // then discards what comes in until the other side closes
   bool has_unsent() const { return !out_.empty(); }
   void flush();
   bool drain();  // false: the other side has closed
-  void watch();  // for what it waits for now
+  void watch();  // registers with epoll what it waits for now
   void close();
 
  private:
@@ -56,23 +56,23 @@ class FrameConnection {
   Stage stage_ = Stage::kOpen;
   FrameReader in_;
   std::deque<Frame> out_;
-  size_t out_sent_ = 0;  // of out_.front()
-  uint32_t events_ = 0;  // that epoll looks for
+  size_t out_sent_ = 0;  // bytes of out_.front()
+  uint32_t events_ = 0;  // registered with epoll
 };
 
-// A connection, and who it is.
+// A connection and the client at its other end.
 struct BootstrapClient : FrameConnection {
   using FrameConnection::FrameConnection;
   bool known = false;
-  int rank = -1;        // a rank, or one of the process that is a relay
+  int rank = -1;        // of a relay: a rank of its process
   std::string who;      // "host h pid 12"
-  bool is_own = false;  // a rank of this process
+  bool is_own = false;  // in this process
   bool is_relay = false;
-  std::string first_blob;  // of a relay
+  std::string first_blob;  // of a relay: the base of its Like frames
 };
 
-// What all ranks are told. A process may end as soon as its own ranks have their answer, and the server's thread with
-// it: so they get theirs last.
+// What all ranks are told. A process may end as soon as its own ranks have their answer, and the server's thread ends
+// with it: so those ranks are answered last.
 class Broadcast {
  public:
   using Frame = FrameConnection::Frame;
@@ -80,7 +80,7 @@ class Broadcast {
   explicit Broadcast(std::list<BootstrapClient>& clients) : clients_(clients) {}
   void answer(const Frame& to_ranks, const Frame& to_relays);
   void answer_own_ranks();  // once the others have theirs
-  // The first one counts: also for who comes later.
+  // Only the first report counts; clients that come later get it, too.
   void report(const Error& error);
   const std::optional<Frame>& report() const { return report_; }
 
@@ -95,7 +95,7 @@ class FrameServer {
  public:
   virtual ~FrameServer() = default;
   void run();
-  // The same by turns, where one thread runs many: what is there to do, or what comes in so long; until it is finished.
+  // One turn of run(), for a thread that runs many servers: waits at most most_ms for work. Call until finished().
   void turn(int most_ms);
   virtual bool finished() = 0;
   int fd() const { return epoll_.get(); }  // readable when there is something to do
@@ -106,15 +106,15 @@ class FrameServer {
 
   FrameServer(std::vector<Fd> listening, const Key& key, Deadline deadline);
 
-  // What the frames mean. False: nothing that this client may say.
+  // Handles a frame. False: this client may not send it.
   virtual bool take(Client& client, FrameKind kind, int rank, std::string body) = 0;
-  virtual void let_in(Client& /*client*/) {}  // it has come, and belongs to the group
+  virtual void let_in(Client& /*client*/) {}  // has authenticated
   virtual void lose(Client& client) = 0;      // a known client has closed
   virtual void look_at_clock() {}
 
-  Client& add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes);  // one that this side has called
-  void greet(Client& client, const JoinMessage& join);                              // it is known now
-  bool is_anyone_here() const;  // but for those that may yet turn out to be strangers
+  Client& add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes);  // dialled by this side
+  void greet(Client& client, const JoinMessage& join);                              // makes it known
+  bool is_anyone_here() const;                                                      // clients whose rank is known
   bool is_anyone_coming() const { return n_unknown_ > 0 || acceptor_.has_pending(); }
 
  private:
@@ -136,7 +136,7 @@ class FrameServer {
 
  private:
   int64_t dropped_late_ns_ = 0;
-  size_t n_unknown_ = 0;  // clients
+  size_t n_unknown_ = 0;  // clients that have not said who they are
   bool any_closed_ = false;
 };
 

@@ -6,11 +6,10 @@
 //   Blob {bytes}                --->    once per round
 //                               <---    All {Blobs}, when every rank's blob is there
 //                               <---    or Report {code, culprit, sentence}, at any time; the last frame
-//   Leave {}                    --->    when all is well: who closes without it is lost
-//   or Report                   --->    it has failed, and so the group has
+//   Leave {}                    --->    when all is well: a rank that closes without it is lost
+//   or Report                   --->    this rank has failed, and so has the group
 //
-// Between them a relay may pass on what the ranks of its host say, each frame with its rank, and what the root says to
-// all of them:
+// A relay between them passes on the frames of its host's ranks, each with its rank, and what the root sends to all:
 //
 //   rank                  relay                                   root
 //                                Relay {as Join: its process}    --->
@@ -18,11 +17,11 @@
 //                         Ask {as Relay}, of another id's root  --->
 //                                                                <---    Go {another relay, or none: the first root}
 //                   <---  Relay {as Join: its process}
-//   Join, Blob, ... --->         the same; Like {differences}    --->    is a Blob, as the connection's first but for
-//   these (closes)                     Gone                            --->
+//   Join, Blob, ... --->         the same; Like {differences}    --->    a Blob, as patch of the connection's first
+//   (closes)                     Gone                            --->
 //                   <---  Mapped, and a descriptor of Blobs      <---    All
 //
-// A relay that is sent to another one calls that: for it, that one is the root.
+// A relay that is sent to another relay connects to that and treats it as the root.
 #pragma once
 
 #include <memory>
@@ -41,7 +40,7 @@ namespace tutti {
 inline constexpr uint32_t kBootstrapVersion = 4;
 inline constexpr size_t kMaxBlobBytes = 64 << 10;
 inline constexpr int kMaxRanks = 1 << 20;
-inline constexpr int kFewRanks = 8;  // so many connections that pass on what all have said are no burden
+inline constexpr int kFewRanks = 8;  // that many connections can each carry everyone's blobs without a burden
 constexpr uint64_t most_bytes_of_all(int n_ranks) {
   return (static_cast<uint64_t>(n_ranks) + 1) * (kMaxBlobBytes + 16);
 }
@@ -50,7 +49,7 @@ enum class FrameKind : uint32_t { kJoin = 1, kBlob, kAll, kReport, kLeave, kRela
 
 struct FrameHeader {
   FrameKind kind;
-  int32_t rank;    // whose it is, on the way to the root
+  int32_t rank;    // the sender, on the way to the root
   uint64_t bytes;  // of the body
 };
 static_assert(sizeof(FrameHeader) == 16);
@@ -62,32 +61,32 @@ struct JoinMessage {
   int32_t pid;
   int32_t left_ms;  // how long this rank is ready to wait: the root reports in time for the most impatient one
   std::string host;
-  std::string contact = {};  // of a relay that others may be sent to
+  std::string contact = {};  // of a relay, if others may be sent to it
 };
 
-// Where the root is found if its host has one port for all.
+// The root's door, if its host has one port for all.
 uint64_t root_door(const Key& key);
 
 std::string make_frame(FrameKind kind, const std::string& body, int rank = 0);
-// Of this process.
+// A join message of this process.
 JoinMessage make_join(int rank, int n_ranks, int left_ms);
 std::string make_join_frame(const JoinMessage& join, FrameKind kind = FrameKind::kJoin);
-// Nothing if there can be no such rank.
+// Nothing if the body is damaged or there can be no such rank.
 std::optional<JoinMessage> read_join(const std::string& body);
 std::string who_is(const JoinMessage& join);  // "host h pid 12"
 
 std::string pack_report(const Error& error);
 Error unpack_report(const std::string& body);
 
-// "3, 7-9" of ranks in ascending order; very long lists are cut with a count of the rest.
+// "3, 7-9" for ascending ranks; a very long list is cut and ends with a count of the rest.
 std::string rank_list(const std::vector<int>& ranks);
 
-// Of a rank or a relay, with the root or what leads there.
+// The connection of a rank or a relay to the root, or to the relay that leads there.
 struct RootConnection {
   Fd fd;
   std::unique_ptr<SecureChannel> channel;
-  std::string how;                        // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
-  std::optional<JoinMessage> relay = {};  // a rank of the process that relays
+  std::string how;                        // for the log: "10.0.0.1:4000 (number 2 of 3 addresses; ...: refused)"
+  std::optional<JoinMessage> relay = {};  // the rank whose process relays; none: the root itself
   uint64_t round_trip_ns = 0;
 
   Result<void> send(const std::string& frame, Deadline deadline) const {
@@ -103,7 +102,7 @@ class FrameReader {
  public:
   enum class Status { kPending, kFrame, kClosed };
   explicit FrameReader(uint64_t most_bytes = kMaxBlobBytes) : most_bytes_(most_bytes) {}
-  // kClosed: the connection ended, or sent something that is no frame of at most so many bytes.
+  // kClosed: the connection ended, or sent something other than a frame with a body of at most most_bytes.
   Status read(int fd, SecureChannel* channel = nullptr);
   FrameKind kind() const { return header_.kind; }
   int rank() const { return header_.rank; }
