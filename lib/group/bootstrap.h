@@ -34,8 +34,8 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // Starts a Root on a free port (or on `fixed_port` if not 0) with `secret`, and a detached thread that serves it until
 // every rank has joined and left, or until the deadline, when it tells the ranks that have joined which are absent. The
 // root learns the number of ranks from the first one that joins; ranks that disagree, or two that claim one rank, get
-// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. Once a rank has joined
-// the root's deadline is that of the most impatient rank, so that this rank still hears which ones are absent.
+// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. As soon as one
+// has joined, the root's deadline is that of the most impatient rank, so that this rank still hears which are absent.
 // The thread stays in this process: a parent may start a root and then fork the ranks (the children do not serve it),
 // but must live until they have their last answer. Ranks of this process are answered after all others, so that the
 // process may end at once. kSystemError when there is no socket or thread to be had.

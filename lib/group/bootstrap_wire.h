@@ -17,7 +17,7 @@
 //                         Ask {as Relay}, of another id's root  --->
 //                                                                <---    Go {another relay, or none: the first root}
 //                   <---  Relay {as Join: its process}
-//   Join, Blob, ... --->         the same; Like {differences}    --->    a Blob, as patch of the connection's first
+//   Join, Blob, ... --->         the same; Like {differences}    --->    a Blob, as a patch of the connection's first
 //   (closes)                     Gone                            --->
 //                   <---  Mapped, and a descriptor of Blobs      <---    All
 //

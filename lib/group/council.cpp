@@ -12,9 +12,9 @@ namespace {
 
 enum MessageKind : uint32_t { kState = 1, kSummon = 2, kDecided = 3, kKnown = 4, kMissing = 5 };
 
-constexpr size_t kMostMatters = 256;  // lists of ranks that the others may begin with
+constexpr size_t kMostMatters = 256;  // limits what other ranks can make this one store
 
-// In rising order.
+// Ascending ranks; nothing if they are not.
 std::optional<std::vector<int>> read_ranks(ByteReader& r, int n_ranks) {
   std::vector<int> ranks;
   r.all(ranks);
@@ -118,7 +118,7 @@ void Council::lose(int rank) {
   }
 }
 
-// What was sent on a connection that was not there is sent now.
+// Sends what could not be sent without a connection.
 void Council::connected(int rank) {
   for (auto& [without, matter] : matters_) {
     matter.summoned.erase(rank);
@@ -147,7 +147,7 @@ void Council::proceed(const Without& without, Matter& matter) {
   if (have_all_voted(without, matter)) decide(without, matter);
 }
 
-// Also by one that calls nothing any more.
+// A rank helps even if it no longer waits itself.
 void Council::help_late(const Without& without, Matter& matter) {
   if (!matter.last) return;
   for (const auto& [rank, state] : matter.states) {
@@ -156,7 +156,7 @@ void Council::help_late(const Without& without, Matter& matter) {
   }
 }
 
-// Asks those that say nothing.
+// Summons the ranks that have said nothing, or are ahead.
 bool Council::have_all_voted(const Without& without, Matter& matter) {
   bool all = true;
   for (int rank = 0; rank < n_ranks_; rank++) {
@@ -247,11 +247,11 @@ Agreement::Agreement(int rank, int n_ranks, RankName name, Lines& lines)
                [&lines](int to, const std::string& message) { return lines.send(to, kCouncil, message); }) {}
 
 Result<Decision> Agreement::reach(const Council::Without& without, const std::string& vote, const Deadline& deadline) {
-  constexpr auto kLook = std::chrono::milliseconds(20);  // whether the deadline was cancelled
+  constexpr auto kLook = std::chrono::milliseconds(20);  // how often to check whether the deadline was cancelled
   constexpr double kLastWordSeconds = 0.3;
   std::unique_lock lock(mutex_);
   council_.join(without, vote);
-  lines_.wake();  // to dial those that the council wants
+  lines_.wake();  // to dial the ranks that the council wants
   const Deadline end = deadline.plus_seconds(kLastWordSeconds);
   for (;;) {
     if (auto decision = council_.take_result(without)) {
@@ -277,7 +277,7 @@ Result<Decision> Agreement::reach(const Council::Without& without, const std::st
 
 void Agreement::alarm(const Nonce& attempt) {
   const std::lock_guard lock(mutex_);
-  // Each is passed on once: were it the last one that counts, two at once would chase each other for ever.
+  // Every alarm is remembered and passed on once: if only the last one were, two at a time would circulate for ever.
   if (alarms_.insert(attempt).second) lines_.send_to_all(kAlarm, ByteWriter().put(attempt).take());
 }
 

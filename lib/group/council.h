@@ -1,20 +1,20 @@
-// How the ranks of a group come to one result though some die meanwhile: everyone who gets the result of an epoch gets
-// the same, with the votes of all that took part.
+// How the ranks of a group agree on one result although some may die meanwhile: all ranks that get the result of an
+// epoch get the same one, with the votes of all participants.
 //
 //   ranks that call                 the coordinator: the lowest rank that is not lost, once it calls, too
-//   State {epoch, vote}      --->   waits for all that are not lost
-//                            <---   Summon {epoch}: to who has said nothing; the thread that watches answers at once
+//   State {epoch, vote}      --->   waits for all ranks that are not lost
+//                            <---   Summon {epoch}: to a silent rank, whose watching thread answers at once
 //                            <---   Decision {epoch, members, votes}, when all have voted in the same epoch
 //
-// A coordinator that dies may leave its decision with some. The next one waits for a State of everybody that is left,
-// so it hears of that decision (Known), takes it for its own and hands it to those without. Who has told one
-// coordinator its State takes no decision of an earlier one any more: so there are never two for one epoch. Epochs are
-// not counted by calls, but taken from whoever is furthest; since a decision takes all votes, nobody is more than one
-// behind. A rank is lost when its connections break or cannot be made. That is for good: who is lost by mistake is shut
-// out.
+// A coordinator may die after only some ranks have its decision. The next one waits for a State from every rank left,
+// so it hears of that decision (Known), adopts it and sends it to the ranks that do not have it. A rank that has sent
+// its State to one coordinator accepts no decision from an earlier one: so an epoch never has two decisions. An epoch
+// does not count calls: a rank that is behind adopts the epoch of the most advanced. As a decision needs every vote, no
+// rank is more than one behind. A rank is lost when its connections break or cannot be made, and stays so: if that was
+// a mistake, the rank is shut out.
 //
-// A Council has no sockets and no threads: its owner serialises the calls, passes on what it sends, and makes the
-// connections that it wants. Ranks that take part are all but those in `without`; each such list is a matter by itself.
+// A Council has no sockets and no threads: its owner serialises the calls, passes on the messages, and makes the wanted
+// connections. All ranks except those in `without` take part; each such list is a separate matter.
 #pragma once
 
 #include <array>
@@ -39,9 +39,9 @@ using Nonce = std::array<uint8_t, 16>;
 
 struct Decision {
   uint64_t epoch = 0;
-  Nonce nonce{};                   // another one for every decision
-  std::vector<int> members;        // who voted, in rising order
-  std::vector<std::string> votes;  // theirs
+  Nonce nonce{};                   // random, different for every decision
+  std::vector<int> members;        // the ranks that voted, ascending
+  std::vector<std::string> votes;  // of the members, in their order
 
   std::string to_bytes() const;
   static std::optional<Decision> from_bytes(std::string_view bytes, int n_ranks);
@@ -49,25 +49,25 @@ struct Decision {
 
 class Council {
  public:
-  using Without = std::vector<int>;  // in rising order
-  // False when there is no connection: then connected() is called as soon as there is one.
+  using Without = std::vector<int>;  // ascending
+  // False if there is no connection: the owner then calls connected() as soon as there is one.
   using Send = std::function<bool(int to, const std::string& message)>;
 
   Council(int rank, int n_ranks, Send send) : rank_(rank), n_ranks_(n_ranks), send_(std::move(send)) {}
 
   void join(const Without& without, std::string vote);
   void leave(const Without& without);
-  // Of the last join(), once it is there.
+  // The decision that the last join() waits for, once it is known.
   std::optional<Decision> take_result(const Without& without);
-  // Who is waited for: the coordinator knows, and tells the others in name_missing().
+  // The ranks that are waited for: the coordinator knows them, and tells the others in name_missing().
   std::vector<int> missing(const Without& without);
   void name_missing(const Without& without);
   int coordinator(const Without& without) { return coordinator(without, matters_[without]); }
 
-  bool hear(int from, std::string_view message);  // false: it makes no sense
+  bool hear(int from, std::string_view message);  // false: the message is invalid
   void lose(int rank);
   void connected(int rank);
-  // Whom this rank wants to be connected to, because it waits for them.
+  // The ranks that this one needs connections to, because it waits for them.
   std::set<int> wanted() const;
 
  private:
@@ -76,14 +76,14 @@ class Council {
     std::optional<std::string> vote;
   };
   struct Matter {
-    uint64_t epoch = 0;  // to be decided next
+    uint64_t epoch = 0;  // of the next decision
     std::optional<Decision> last, result;
-    std::optional<std::string> vote;           // while this rank waits
-    int promised = 0;                          // takes no decision of who stands below
+    std::optional<std::string> vote;           // this rank's, while it waits
+    int promised = 0;                          // the lowest coordinator whose decisions are accepted
     int told = -1;                             // the coordinator that has this rank's State
-    uint64_t serial = 0;                       // of that
-    std::map<int, State> states;               // what others have told this rank
-    std::map<int, uint64_t> summoned, handed;  // until which epoch
+    uint64_t serial = 0;                       // of the last State sent
+    std::map<int, State> states;               // the last one from each other rank
+    std::map<int, uint64_t> summoned, handed;  // by rank: 1 + the epoch of the last Summon or Decision sent
     std::optional<std::vector<int>> missing;   // as the coordinator says
   };
 
@@ -102,34 +102,34 @@ class Council {
   std::map<Without, Matter> matters_;
 };
 
-// The same over the control connections, for threads that wait.
+// A Council over the control connections, for threads that block.
 class Agreement {
  public:
   Agreement(int rank, int n_ranks, RankName name, Lines& lines);
 
   // Any thread.
   //
-  // Collective over the ranks that are left, but for those in `without`: everyone's vote to all, as council.h says.
-  // Works also when the group has failed. One call for each list at a time. kTimeout names who was waited for,
-  // kRemoteError says that the others take this rank to be lost.
+  // Collective over the ranks that are left, except those in `without`: gives everyone's vote to all, as described
+  // above. Works even if the group has failed. One call at a time for each list. kTimeout names the ranks that were
+  // waited for, kRemoteError says that the others take this rank for lost.
   Result<Decision> reach(const Council::Without& without, const std::string& vote, const Deadline& deadline);
-  // Ends what waits for others in an attempt that cannot succeed, on all ranks: alarmed() says so there.
+  // Stops all ranks from waiting in an attempt that cannot succeed: alarmed() becomes true on each.
   void alarm(const Nonce& attempt);
   bool alarmed(const Nonce& attempt) const {
     const std::lock_guard lock(mutex_);
     return alarms_.contains(attempt);
   }
 
-  // On the thread that watches the peers.
+  // On the watching thread.
   //
-  // What the council is told there may be what reach() waits for.
+  // Wakes reach(), which may be waiting for what the council is told here.
   template <class Tell>
   auto inform(Tell&& tell) {
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
     return tell(council_);
   }
-  // The others take this rank to be lost.
+  // The others take this rank for lost.
   void shut_out(const Error& error) {
     const std::lock_guard lock(mutex_);
     shut_out_ = error;
@@ -140,7 +140,7 @@ class Agreement {
   const int rank_;
   const RankName name_;
   Lines& lines_;
-  mutable std::mutex mutex_;  // what follows
+  mutable std::mutex mutex_;  // guards the members below
   Council council_;
   std::condition_variable changed_;
   std::set<Nonce> alarms_;  // of attempts that failed

@@ -27,10 +27,10 @@ void Ending::wait(int limit_ms) const {
 void Ending::fail_from(int origin, const Error& mine, const Error& theirs, bool also_after_goodbye) {
   const std::lock_guard lock(mutex_);
   if (failed_.load(std::memory_order_relaxed) || (leaving_ && !also_after_goodbye)) return;
-  // Who was about to be told of a rank's mistake learns that, and not that the rank has left.
+  // While this rank waits in ask(), a loss is only the echo of the mistake that it asks about: it reports the mistake.
   const bool is_echo = !leaving_ && otherwise_.has_value() && mine.code == Code::kRemoteError;
   failure_ = is_echo ? *otherwise_ : mine;
-  // It ends also if there is no memory to tell so: others learn it from connections that break.
+  // The group ends even if there is no memory for the notice: the others see the connections break.
   (void)contained([&]() -> Result<void> {
     if (leaving_) return {};
     lines_.send_to_all(kNotice, is_echo ? notice_payload(rank_, *otherwise_) : notice_payload(origin, theirs));

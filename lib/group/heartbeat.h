@@ -1,12 +1,12 @@
-// Does a host that is silent still answer? For the control connections to other hosts: of a process that ends its
-// kernel tells, but a host without power, or behind a cut cable, tells nothing.
+// Is a silent host still alive? For the control connections to other hosts: when a process ends, its kernel closes the
+// connections, but a host without power, or behind a cut cable, sends nothing.
 //
-// What proves that a host is there is its kernel's acknowledgement: a process that is stopped, or too busy to read, is
-// not lost. So a few bytes are sent every half second, once the last ones were acknowledged. Where that stays out, TCP
-// asks less and less often, which a network that loses a third of all packets takes for silence: so further connections
-// are opened meanwhile, ten a second, and any answer to one of them counts, a refusal as well.
+// Acknowledgements from its kernel prove that a host is alive: a process that is stopped, or too busy to read, is not
+// lost. So a few bytes are sent every half second, once the last ones were acknowledged. Without an acknowledgement TCP
+// retransmits less and less often, which looks like silence where the network loses a third of all packets: so new
+// connections are tried meanwhile, ten a second to each of up to two doors, and any answer counts, even a refusal.
 //
-// Not thread-safe: the thread that watches the peers has one for each connection, and calls tick() every kTickMs.
+// Not thread-safe: the watching thread has one for each connection, and calls tick() every kTickMs.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ class Heartbeat {
   static constexpr int kTickMs = 100;
 
   // `fd` is the connection; `doors` are where the peer listens, the one at the connection's other end first. The others
-  // count, too: where a host is in several networks, one of them may fail.
+  // are tried as well, because one of a host's several networks may fail.
   Heartbeat(int fd, std::vector<Address> doors, int64_t now_ns)
       : fd_(fd), doors_(std::move(doors)), answered_ns_(now_ns) {}
 
-  // This process did not run for so long: nobody can be blamed for that.
+  // This process did not run for `ns`, which does not count as the host's silence.
   void excuse(int64_t ns) { answered_ns_ += ns; }
   // True when something should be sent now.
   bool tick(int64_t now_ns);
@@ -43,7 +43,7 @@ class Heartbeat {
   size_t next_door_ = 0;
   int64_t answered_ns_;
   int64_t asked_ns_ = 0;
-  bool asked_ = false;  // and not answered yet
+  bool asked_ = false;  // bytes sent, but not acknowledged yet
   std::list<Fd> attempts_;
 };
 

@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-// A launcher is recognised when all variables that it needs are set, in this order.
+// A launcher is recognised when all variables that it needs are set; the first such one in the table counts.
 struct Launcher {
   const char* name;
   const char* needs[4];  // rank, number of ranks, others
@@ -23,7 +23,7 @@ struct Launcher {
 constexpr Launcher kLaunchers[] = {
     {"tutti", {"TUTTI_RANK", "TUTTI_NRANKS", "TUTTI_ROOT"}, ""},
     {"torchrun", {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}, "LOCAL_RANK"},
-    // Before MPICH: in a shell of `srun --mpi=pmi2` it leaves what that has set, and closes its descriptor.
+    // Before MPICH: in a shell of `srun --mpi=pmi2`, mpirun keeps the variables that srun has set, but closes PMI_FD.
     {"openmpi", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"}, "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"mpich", {"PMI_RANK", "PMI_SIZE", "PMI_FD"}, "MPI_LOCALRANKID"},
     {"slurm", {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"}, "SLURM_LOCALID"},
@@ -55,7 +55,7 @@ Error nothing_fits(const std::string& nearly) {
   return Error{Code::kInvalidUsage, "no launcher is recognised by the environment" + nearly + "; looked for " + looked};
 }
 
-// Slurm's pmi plugins set the same variables as MPICH's mpiexec, which alone sets its local rank.
+// Slurm's pmi plugins set the same variables as MPICH's mpiexec, which alone sets MPI_LOCALRANKID.
 bool is_slurm_with_pmi(const Launcher& launcher) {
   return std::string(launcher.name) == "mpich" && env_text("MPI_LOCALRANKID").empty() &&
          !env_text("SLURM_PROCID").empty();
@@ -76,8 +76,8 @@ Result<LaunchInfo> read_info(const Launcher& launcher) {
   return info;
 }
 
-// The job's secret, for launchers that cannot carry one. `derived`: from what is the same for all ranks. The host's
-// name is not: Kubeflow tells rank 0 that it is localhost.
+// The job's secret, for launchers that cannot carry one. `derived` is made from what is the same on all ranks. The
+// host's name is not: Kubeflow tells rank 0 that it is localhost.
 Result<std::string> job_secret(const LaunchInfo& info, const std::string& derived) {
   if (env_is_set(Env::kSecret)) return env_string(Env::kSecret);
   if (info.encrypts)
@@ -139,7 +139,7 @@ Result<LaunchInfo> detect_launcher() {
     const auto missing = std::find_if(std::begin(launcher.needs), std::end(launcher.needs), is_missing);
     if (missing == std::end(launcher.needs)) return read_info(launcher);
     if (std::none_of(std::begin(launcher.needs), std::end(launcher.needs), is_set)) continue;
-    // Who sets TUTTI_ variables means them: no other launcher may take over.
+    // A user who sets TUTTI_ variables means them: no other launcher may take over.
     if (&launcher == &kLaunchers[0])
       return Error{
           Code::kInvalidUsage,

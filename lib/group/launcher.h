@@ -1,8 +1,8 @@
 // Who started this process, and how its ranks get a common UniqueId: see tuttiCommInitFromEnv in tutti.h for the list.
 //
-// What the launchers' own protocols need of a process that also uses MPI: nothing. PMI and PMIx stay connected for the
-// next group and are left at exit(), because launchers kill the job when a process that has spoken to them ends without
-// a farewell: end with exit() or a return from main, not with _exit(). MPI_Init may come before or after.
+// A process that also uses MPI need do nothing for the launchers' own protocols. PMI and PMIx stay connected for the
+// next group until exit(), because launchers kill the job when a process that has spoken to them ends without a
+// farewell: end with exit() or a return from main, not with _exit(). MPI_Init may come before or after.
 //
 // srun without a PMI plugin: rank 0 listens on port 20000 + hash(job id, step id) % 10000 of the step's first host; a
 // port that another program uses is an error at the deadline.
@@ -23,7 +23,7 @@ struct LaunchInfo {
   int rank = 0;
   int n_ranks = 1;
   int local_rank = -1;    // -1 when the launcher does not say
-  bool encrypts = false;  // so a secret that can be guessed will not do
+  bool encrypts = false;  // then the secret must not be guessable
 };
 
 // Reads the environment only. kInvalidUsage lists what was looked for when nothing fits, or names the missing variable.

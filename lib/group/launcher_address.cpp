@@ -74,7 +74,7 @@ Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline de
                           "another job?); choose another port with TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT=host:port",
                           port),
                    -1, EADDRINUSE};
-    ::poll(nullptr, 0, deadline.left_ms(20));  // the group before, or its last connections
+    ::poll(nullptr, 0, deadline.left_ms(20));  // the previous group, or its last connections, may use the port
   }
 }
 

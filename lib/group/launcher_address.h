@@ -13,7 +13,7 @@ namespace tutti {
 struct MeetingPoint {
   std::string host;    // where rank 0 runs
   uint16_t port = 0;   // where rank 0 listens, for one group after the other
-  std::string secret;  // the job's: TUTTI_SECRET, or what can be known of the job
+  std::string secret;  // the job's: TUTTI_SECRET, or derived from what all ranks know of the job
 };
 
 // "host:port" or "[v6]:port".
@@ -27,10 +27,10 @@ std::string first_host(const std::string& node_list);
 // 20000 to 29999, below Linux's ports for outgoing connections; spread so that neighbouring jobs do not meet.
 uint16_t slurm_port(uint64_t job_id, uint64_t step_id);
 
-// The secret of the `call`-th group: two groups that use one port after the other never mix.
+// The secret of the `call`-th group: groups that use the same port one after the other never mix.
 void mix_secret(const MeetingPoint& point, int call, uint8_t secret[16]);
 
-// Rank 0 starts the root there, waiting for the port while the group before still uses it; the others get its address.
+// Rank 0 starts the root there once the previous group no longer uses the port; the others get the root's address.
 Result<UniqueId> meet(const MeetingPoint& point, int rank, int call, Deadline deadline);
 
 }  // namespace tutti

@@ -38,8 +38,8 @@ std::optional<std::string> from_hex(std::string_view text) {
   return text.empty() ? std::optional(bytes) : std::nullopt;
 }
 
-// The launchers take a process that has spoken to them and ends without a farewell for one that crashed, and kill the
-// others. A later MPI_Init needs the connection, and so does the next group; so the farewell is said at exit.
+// A process that has spoken to its launcher and ends without a farewell counts as crashed, and the launcher kills the
+// others. A later MPI_Init and the next group need the connection, so the farewell is said at exit.
 // Never destroyed: exit handlers of other libraries may still be running.
 struct AtExit {
   std::mutex mutex;
@@ -47,7 +47,7 @@ struct AtExit {
   std::optional<Pmi> pmi;
   int pmi_fd = -1;
   struct stat pmi_socket {};
-  std::optional<Error> pmi_failure;  // an answer that came too late would be taken for the next one
+  std::optional<Error> pmi_failure;  // kept: a late answer would be taken for the next one
   std::optional<Pmix> pmix;
 };
 AtExit& at_exit() {
@@ -63,7 +63,7 @@ bool same_socket(int fd, const struct stat& before) {
 void say_farewell() {
   AtExit& state = at_exit();
   if (state.pid != getpid()) return;
-  // MPI_Finalize has said it and closed the socket; its number may be anybody's by now.
+  // Unless MPI_Finalize has said it and closed the socket, whose number may have been reused by now.
   if (state.pmi && same_socket(state.pmi_fd, state.pmi_socket)) {
     state.pmi->set_deadline(Deadline::after_seconds(kFarewellSeconds));
     [[maybe_unused]] const auto too_late_for_errors = state.pmi->finalize();
@@ -76,7 +76,7 @@ void farewell_at_exit(AtExit& state) {
   state.pid = getpid();
 }
 
-// Whether its root answers, or why not.
+// Whether the id's root answers, or why not.
 Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
   TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank, deadline));
@@ -110,9 +110,9 @@ Result<UniqueId> from_published(const std::string& text) {
   return Error{Code::kRemoteError, "the launcher's store holds something that is not a unique id"};
 }
 
-// torchrun's agents keep the store when they start their ranks again, and do not all count how often they did: an agent
-// that only hears of another one's failure, or of a new node, does not. So no key is a restart's own. What is there may
-// be of the time before, until rank 0 has written: then its root is gone, or what it says failed then.
+// torchrun's agents keep the store when they restart their ranks, and do not all count the restarts: an agent that only
+// hears of another one's failure, or of a new node, does not. So no key belongs to one restart. Until rank 0 has
+// written, the key may hold an older value: an id whose root is gone, or the reason for an earlier failure.
 Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, const std::string& key, int rank,
                                     Deadline deadline) {
   TUTTI_TRY_ASSIGN(TcpStore store, TcpStore::connect(host, port, deadline));
@@ -123,8 +123,8 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
   }
   constexpr double kOldNewsSeconds = 10;
   const Deadline believes = Deadline::after_seconds(kOldNewsSeconds);
-  std::optional<Error> said;  // by rank 0, or its predecessor
-  double patience = 1;  // longer each time: a root may be busy, and the last of its addresses the one that leads there
+  std::optional<Error> said;  // by rank 0, now or before a restart
+  double patience = 1;        // grows: a root may be busy, or only the last of its addresses may lead to it
   // Rank 0 asks too: the answer proves that the store has the key before the connection closes.
   for (constexpr int kPauseMs = 100;; ::poll(nullptr, 0, deadline.left_ms(kPauseMs))) {
     const auto published = store.get(key);

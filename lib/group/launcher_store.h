@@ -14,7 +14,7 @@ namespace tutti {
 std::string to_published(const Result<UniqueId>& id);
 Result<UniqueId> from_published(const std::string& text);
 
-// The `call`-th group's id by each of the stores. Rank 0 calls start_root, the others receive.
+// The id of the group that `key` names, through each of the stores. Rank 0 calls start_root, the others receive.
 Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, const std::string& key, int rank,
                                     Deadline deadline);
 Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline deadline);

@@ -19,7 +19,7 @@ struct LineHeader {
   uint32_t bytes;
 };
 
-// Of a peer that does not read: more is thrown away.
+// Queued for a peer that does not read; beyond that, frames are dropped.
 constexpr size_t kMostUnsentBytes = size_t{64} << 20;
 
 }  // namespace
@@ -39,7 +39,7 @@ bool Line::send(uint32_t type, std::string_view bytes) {
   return true;
 }
 
-// A peer that is gone needs nothing: the next receive() shows it.
+// What is queued for a peer that is gone is dropped: the next receive() shows the loss.
 void Line::flush() {
   if (unsent_.empty()) return;
   size_t sent = 0;
@@ -75,18 +75,18 @@ Lines::~Lines() {
   constexpr int kPatienceMs = 100;
   const Deadline deadline = Deadline::after_seconds(kPatienceMs / 1e3);
   for (Line& line : lines_) {
-    while (line.has_unsent() && !deadline.passed()) {  // a decision, say, of which the kernel has not taken all
+    while (line.has_unsent() && !deadline.passed()) {  // a decision, say, that the kernel took only in part
       pollfd p{line.fd.get(), POLLOUT, 0};
       ::poll(&p, 1, deadline.left_ms(kPatienceMs));
       line.flush();
     }
   }
-  // To close with something unread resets the connection, and a goodbye that the network has lost is not sent again.
+  // Closing with unread bytes would reset the connection, and a goodbye lost in the network would not be retransmitted.
   for (Line& line : lines_)
     while (line.receive() == Line::Status::kFrame) continue;
 }
 
-// What the kernel has no room for now is sent by the thread.
+// What the kernel has no room for now is sent by the watching thread.
 void Lines::send_over(Line& line, uint32_t type, std::string_view bytes) {
   line.send(type, bytes);
   if (line.has_unsent()) wake_();

@@ -18,7 +18,7 @@ using Name = std::tuple<uint64_t, int, int>;  // group, lower rank, higher
 struct LocalPipe::Shared {
   struct End {
     std::string received;
-    Wake wake;  // none: it is not there yet, or no more
+    Wake wake;  // none: this end does not exist yet, or no longer
     bool closed = false;
   };
   const Name name;

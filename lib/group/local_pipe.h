@@ -1,5 +1,5 @@
-// A control connection between two ranks of one process: bytes in both directions, and the news that the other end was
-// closed, without a socket. Any thread; each end belongs to one line.
+// A control connection without a socket, between two ranks of one process: bytes in both directions, and end of file
+// when the other end is closed. Any thread; each end belongs to one line.
 #pragma once
 
 #include <sys/types.h>
@@ -14,22 +14,23 @@ namespace tutti {
 
 class LocalPipe {
  public:
-  // Something has come, after the end was made: look once then. Called with the pipe locked: it may wait for nothing.
+  // Called when something arrives. What came before this end was made is not announced: read once after making it.
+  // Called with the pipe locked, so it must not block.
   using Wake = std::function<void()>;
 
-  // This rank's end of the only pipe with `peer` in this group. Whoever comes first makes it, and the other one finds
-  // what he wrote; if he has left again by then, nothing.
+  // This rank's end of the only pipe with `peer` in this group. The first of the two creates the pipe, and the second
+  // finds what the first has written; nothing if the first has left again by then.
   LocalPipe(uint64_t group, int rank, int peer, Wake wake);
   ~LocalPipe();
   LocalPipe(const LocalPipe&) = delete;
   LocalPipe& operator=(const LocalPipe&) = delete;
 
-  // There is always room; where the other end is closed nobody reads it.
+  // There is always room; bytes for a closed end are discarded.
   void write(std::string_view bytes);
   // As recv(2) without blocking.
   ssize_t read(char* data, size_t most);
 
-  struct Shared;  // by both ends
+  struct Shared;  // the pipe itself, owned by both ends
 
  private:
   std::shared_ptr<Shared> shared_;

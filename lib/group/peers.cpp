@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-// Where the peer of another host listens, the door of this connection first; none where that is not known.
+// Where a peer on another host listens, the door of this connection first; none if that is not known.
 std::vector<Address> doors_of(const Contact& peer, int fd) {
   auto here = peer_address(fd);
   if (!here || peer.addresses.empty()) return {};
@@ -94,7 +94,7 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
   return found == departed_.end() ? std::nullopt : std::optional(found->second);
 }
 
-// Without memory for what it hears, which is lost then, the group cannot go on.
+// If there is no memory for a message, the message is lost and the group cannot go on.
 void PeerWatch::serve() {
   log_set_thread_rank(config_.rank);
   const auto served = contained([this]() -> Result<void> {
@@ -128,7 +128,7 @@ void PeerWatch::accept_lines() {
   }
 }
 
-// Whoever this rank has to wait for is connected to it, so that a death is known.
+// Connects to every rank that this one has to wait for, so that it learns of a death.
 void PeerWatch::dial_wanted() {
   for (const int peer : agreement_.inform([](const Council& council) { return council.wanted(); }))
     if (lines_.with(peer) == 0) connector_.begin(peer, config_.member(peer).contact);
@@ -144,7 +144,7 @@ void PeerWatch::add_line(Connector::Made made) {
   agreement_.inform([&](Council& council) { council.connected(line.peer); });
 }
 
-// False when the line is of no more use.
+// False when the line is no longer usable.
 bool PeerWatch::read_line(Line& line) {
   lines_.flush(line);
   for (;;) {
@@ -165,7 +165,7 @@ void PeerWatch::end_line(const Line& line) {
   const std::string how = line.broken_by != 0 ? ": " + why_broken(line.broken_by) : "";
   const bool is_spoilt = line.broken_by == EBADMSG;
   lines_.remove_if([&](const Line& other) { return &other == &line; });
-  lose(peer);  // first, so that who hears of the failure knows
+  lose(peer);  // before fail(), so that lost() already names the peer then
   if (departed(peer)) return;
   ending_.fail({Code::kRemoteError,
                 is_spoilt ? "the control connection with " + rank_name(peer) + how
@@ -186,8 +186,8 @@ void PeerWatch::lose_host(int rank, double silent_seconds) {
   lines_.remove_if([&](const Line& line) { return gone.contains(line.peer); });
 }
 
-// Only the first failure is passed on as a notice, but all ranks should come to know all that are lost. What such a
-// rank said itself, a goodbye or a decision, came before, whoever tells of its loss.
+// Only the first failure is passed on as a notice, but all ranks should learn of all losses. First reads what the
+// lost rank itself has sent, a goodbye or a decision, whoever reports the loss.
 void PeerWatch::lose(int rank) {
   for (Line& line : lines_)
     if (line.peer == rank) read_line(line);
@@ -210,7 +210,7 @@ bool PeerWatch::hear(std::string_view question) {
   return answer.has_value();
 }
 
-// False if these bytes are nothing that a rank says.
+// False if the frame is invalid.
 bool PeerWatch::take_frame(const Line& line, const Line::Frame& frame) {
   const std::string_view bytes = frame.bytes;
   ByteReader payload(bytes);

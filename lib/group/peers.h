@@ -1,12 +1,12 @@
 // This header: how ranks learn of each other's loss. Every rank keeps an authenticated control connection to its
 // neighbours, and one thread of the process sleeps on all of them (watcher.h). A connection that breaks, or a notice of
-// an error, reaches this rank at once, also while it computes, and is passed on to the other neighbours, so that one
+// an error, reaches this rank at once, even while it computes, and is passed on to the other neighbours, so that one
 // loss ends the whole group with the name of the rank that caused it (ending.h).
 //
-// The same connections, and those that are made when they are needed, carry what the ranks that are left agree upon
+// The same connections, and others that are made on demand, carry the agreements of the ranks that are left
 // (council.h).
 //
-// Threading: what is public from any thread, but for the creation and the end, which are of the owner's.
+// Threading: public functions from any thread, except creation and destruction, which belong to the owner.
 #pragma once
 
 #include <functional>
@@ -31,14 +31,14 @@ namespace tutti {
 
 class PeerWatch : private Watcher::Client {
  public:
-  // What a rank makes of a question that another one asks the group: its answer ends the group for all; without one the
-  // question is passed on to the neighbours, if they ought to hear it.
+  // How a rank reacts to a question that another rank asks the group: an error answers it and ends the group for all;
+  // without one the question is passed on to the neighbours if passes_on is set.
   struct Answer {
     std::optional<Error> error;
     bool passes_on = false;
-    std::string says = {};  // to the neighbours, besides
+    std::string says = {};  // an additional message to the neighbours
   };
-  // Called on the thread that watches. Nothing where the bytes are no question.
+  // Called on the watching thread. Nothing if the bytes are not a question.
   using Listener = std::function<std::optional<Answer>(std::string_view question)>;
 
   struct Member {
@@ -48,36 +48,35 @@ class PeerWatch : private Watcher::Client {
   };
   struct Config {
     int rank;
-    int n_ranks, n_here;  // in the group, and of them on this host
+    int n_ranks, n_here;  // in the group, and on this host
     Key key;
-    uint64_t group = 0;                           // no other of this process has this number
-    std::vector<int> of_process = {};             // the ranks in this process, in rising order
+    uint64_t group = 0;                           // its number, unique in this process
+    std::vector<int> of_process = {};             // the ranks in this process, ascending
     std::function<Member(int rank)> member = {};  // from any thread
     std::vector<int> neighbours = {};
-    Listener listener = {};  // without one questions are passed over
-    // On the same thread, every tenth of a second where ranks are on other hosts.
+    Listener listener = {};  // without one questions are ignored
+    // Called on the same thread, every tenth of a second once a line leads to another host.
     std::function<void(PeerWatch&)> tick = {};
   };
 
   // Connects to all neighbours (the higher rank of a pair calls the lower) and starts the thread. Blocks at most until
   // the deadline; kTimeout and kRemoteError name the ranks that could not be reached and why.
-  // `gives_up` is asked now and then whether there is still somebody to wait for.
+  // `gives_up` is polled meanwhile; true ends the wait, because a rank will not come.
   static Result<std::unique_ptr<PeerWatch>> create(Config config, std::vector<Fd> listening, Deadline deadline,
                                                    const std::function<bool()>& gives_up = {});
   ~PeerWatch() override;
 
-  // Of the group, for this rank.
   Ending& ending() { return ending_; }
   Agreement& agreement() { return agreement_; }
   const Lines& lines() const { return lines_; }
 
-  // Ranks whose connections broke without a goodbye, here or as other ranks tell, in rising order. When the group has
-  // failed because one of them died, it is there.
+  // Ranks whose connections broke without a goodbye, here or as other ranks report, ascending. If the group has failed
+  // because a rank died, that rank is among them.
   std::vector<int> lost() const;
   // How many operations a neighbour had done when it said goodbye.
   std::optional<uint64_t> departed(int rank) const;
-  // How many it holds.
-  size_t descriptors() const { return 1 + connector_.descriptors() + lines_.sockets(); }  // one to wake others
+  // File descriptors that it holds.
+  size_t descriptors() const { return 1 + connector_.descriptors() + lines_.sockets(); }  // 1: the eventfd
 
   const Key& key() const { return config_.key; }
   int rank() const { return config_.rank; }
@@ -87,7 +86,7 @@ class PeerWatch : private Watcher::Client {
   PeerWatch(Config config, std::vector<Fd> listening, Fd wake);
   Result<void> connect(Deadline deadline, const std::function<bool()>& gives_up);
 
-  // The thread.
+  // On the watching thread, or in create() before that serves this rank.
   void serve() override;
   int waits_for(std::vector<pollfd>* fds) override;
   void accept_lines();
@@ -107,7 +106,7 @@ class PeerWatch : private Watcher::Client {
   Ending ending_;
   Agreement agreement_;
   Connector connector_;
-  mutable std::mutex mutex_;  // what follows, which the thread alone changes
+  mutable std::mutex mutex_;  // guards the members below, which only the watching thread changes
   std::map<int, uint64_t> departed_;
   std::set<int> lost_;
 };

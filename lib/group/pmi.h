@@ -22,10 +22,10 @@ class Pmi {
   static Result<Pmi> init(int fd, Deadline deadline);
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
-  // Text without spaces of any length: what is longer than the launcher takes goes in pieces.
+  // Text of any length, without spaces: what is longer than the launcher's limit is sent in pieces.
   Result<void> put(const std::string& key, const std::string& value);
   Result<std::string> get(const std::string& key);
-  // Collective over the job; values put before are there for all after it. This and finalize() give the answer.
+  // Collective over the job: values put before it are visible to all after it. Returns the answer, as finalize() does.
   Result<std::string> barrier() { return ask("barrier_in", "barrier_out"); }
   // Tells the launcher that this process ends in good order. Nothing works afterwards.
   Result<std::string> finalize() { return ask("finalize", "finalize_ack"); }
@@ -39,7 +39,7 @@ class Pmi {
   int fd_;
   Deadline deadline_;
   std::string kvs_name_;
-  size_t piece_chars_ = 0;  // the launcher's limit, less the sign before it and a final zero
+  size_t piece_chars_ = 0;  // the launcher's limit, less a leading sign and a final zero
 };
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 // A client of PMIx, which Open MPI's mpirun and `srun --mpi=pmix` serve. libpmix is loaded at run time, so that Tutti
 // neither needs it to be built nor to run under other launchers; only what is called is declared (pmix.cpp).
-// The library counts its users: an MPI_Init in the same process shares it. Blocking; one thread at a time.
+// The library is reference-counted: an MPI_Init in the same process shares it. Blocking; one thread at a time.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class Pmix {
  public:
   // Loads libpmix and connects to the launcher's server.
   static Result<Pmix> init();
-  // Collective over the job: rank 0's value for `key` is returned by everyone; the others' is ignored.
+  // Collective over the job: returns rank 0's value for `key` on all ranks; the other ranks' values are ignored.
   Result<std::string> share(const std::string& key, const std::string& value, int rank, Deadline deadline);
   // Tells the launcher that this process ends in good order. Nothing works afterwards.
   void finalize();

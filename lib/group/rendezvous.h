@@ -1,5 +1,5 @@
-// A group that is being formed: what its ranks tell each other until they are connected.
-// Threading: one thread. Everything blocks at most until the deadline that it was made with.
+// How a group is formed: what its ranks tell each other until they are connected.
+// Threading: one thread. Every call blocks at most until the deadline that the object was made with.
 #pragma once
 
 #include <string>
@@ -16,16 +16,16 @@ class Rendezvous {
 
   // Collective: every rank contributes a blob and receives all of them in rank order; any number of times.
   virtual Result<Blobs> all_gather(const std::string& blob) = 0;
-  // Is it known that a rank will not come? To be asked while this one waits for others by itself.
+  // Is it known that a rank will not come? To be polled while this rank waits for others by other means.
   virtual bool is_broken() = 0;
-  // Collective, and the last call, also when another one has failed: how it went here. Success if it went well
-  // everywhere, else what went wrong; others that still wait for this rank hear of its failure at once.
+  // Collective, and the last call, even after another call has failed. `here` is how it went on this rank. Success if
+  // it went well everywhere, else what went wrong; ranks that still wait for this one hear of its failure at once.
   virtual Result<void> conclude(Result<void> here) = 0;
 
   int rank() const { return rank_; }
   int n_ranks() const { return n_ranks_; }
   const Key& key() const { return key_; }
-  // How far it is to where the ranks meet, or to the rank that leads there; 0: not known to be far.
+  // Round trip to where the ranks meet, or to the next relay on the way there; 0: unknown, taken as near.
   uint64_t round_trip_ns() const { return round_trip_ns_; }
 
  protected:

@@ -25,7 +25,7 @@ Result<ShrinkRendezvous> ShrinkRendezvous::gather(PeerWatch& old, const Council:
   const std::string vote = front_of({}, 0);
   for (;;) {
     TUTTI_TRY_ASSIGN(const Decision decision, old.agreement().reach(without, vote, deadline));
-    // Some may be in the middle of an attempt that has failed: they come back.
+    // Some ranks may still be in an attempt that has failed: they come back here.
     if (!all_begin_with(decision.votes, vote)) continue;
     rendezvous.nonce_ = decision.nonce;
     rendezvous.members_ = decision.members;
@@ -39,9 +39,9 @@ Result<ShrinkRendezvous> ShrinkRendezvous::gather(PeerWatch& old, const Council:
   return rendezvous;
 }
 
-// A rank that has failed says so instead of what is expected: all of them get that error. What failed because of
-// another rank's loss is tried again, for that is known by then, unless a rank has failed for a reason of its own,
-// which others took for its loss.
+// A rank that has failed votes with its error, which then all ranks get. After a failure because of another rank's loss
+// all begin again, as the loss is known by then, unless a rank has failed for a reason of its own, which others took
+// for its loss.
 Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
   const std::string front = front_of(nonce_, ++phase_);
   const std::string vote = mine ? 'y' + mine.value() : 'n' + pack_report(mine.error());
@@ -84,7 +84,7 @@ Result<void> ShrinkRendezvous::conclude(Result<void> here) {
   if (is_over_) return here;
   if (!here) {
     old_->agreement().alarm(nonce_);
-    return next_votes(here.error()).error();  // this one's own vote makes it an error
+    return next_votes(here.error()).error();  // always an error: this rank has voted for one
   }
   TUTTI_TRY(next_votes(std::string()));
   [[maybe_unused]] const auto farewell = next_votes(std::string());

@@ -1,8 +1,8 @@
-// How ranks of a group that may be broken come together again: a meeting over the old group's control connections, of
-// those that are left and call it. Whatever happens meanwhile, all of them come to the same end: a group, an error, or
+// How the ranks of a possibly broken group form a new one: a meeting over the old group's control connections, of the
+// ranks that are left and call it. Whatever happens meanwhile, all of them get the same result: a group, an error, or
 // begins_anew() because fewer are left.
 //
-//   agree: who is here?          -> members, and a number that nobody else has: the new group's key
+//   agree: who is here?          -> members, and a nonce, from which the new group's key is derived
 //   agree: introductions         -> all_gather(); the ranks connect
 //   agree: did it go well?       -> conclude(): all have a group, or none
 //   agree: all have heard that   -> nobody leaves with a group before the others know that they have one, too
@@ -19,15 +19,15 @@ class ShrinkRendezvous final : public Rendezvous {
  public:
   // `old` outlives this.
   static Result<ShrinkRendezvous> gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline);
-  // As it was when the old group met.
+  // As measured when the old group met.
   void set_round_trip_ns(uint64_t known_ns) { round_trip_ns_ = known_ns; }
 
   Result<Blobs> all_gather(const std::string& blob) override;
   bool is_broken() override;
   Result<void> conclude(Result<void> here) override;
 
-  const std::vector<int>& members() const { return members_; }  // in the old group's numbers
-  // After an error: some are lost, and the others all go back to gather().
+  const std::vector<int>& members() const { return members_; }  // by their ranks in the old group
+  // After an error: true if some ranks are lost and all others go back to gather().
   bool begins_anew() const { return begins_anew_; }
 
  private:

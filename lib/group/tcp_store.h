@@ -16,7 +16,7 @@ class TcpStore {
   // Tries until the deadline: the server may not be up yet.
   static Result<TcpStore> connect(const std::string& host, uint16_t port, Deadline deadline);
   Result<void> set(const std::string& key, const std::string& value);
-  // Waits for the key until the deadline. After kTimeout the connection is of no more use.
+  // Waits for the key until the deadline. After kTimeout the connection can no longer be used.
   Result<std::string> get(const std::string& key);
 
  private:

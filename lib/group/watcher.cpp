@@ -82,7 +82,7 @@ void Watcher::remove(Client& client) {
   clients_.erase(found);
 }
 
-// All communicators rely on this thread: where it lacks memory it serves everybody again a little later.
+// All communicators rely on this thread: if it runs out of memory, it serves all clients again a little later.
 void Watcher::run() {
   while (!stops_) {
     const auto served = contained([this]() -> Result<void> {
@@ -93,7 +93,7 @@ void Watcher::run() {
   }
 }
 
-// Who may have something to do.
+// The clients that may have something to do.
 std::set<Watcher::Client*> Watcher::wait() {
   int limit_ms = -1;
   {
@@ -121,7 +121,7 @@ std::set<Watcher::Client*> Watcher::wait() {
 void Watcher::serve(Client* client) {
   {
     const std::lock_guard lock(mutex_);
-    if (!clients_.contains(client)) return;  // it has left meanwhile, or was nobody
+    if (!clients_.contains(client)) return;  // removed meanwhile, or null: the nudge's event
     serving_ = client;
   }
   const auto end = [this](Client*) {
@@ -139,7 +139,7 @@ void Watcher::serve(Client* client) {
   set_due(client, waiting, limit_ms < 0 ? 0 : now_ns() + int64_t{limit_ms} * 1'000'000);
 }
 
-// One that was closed is not registered any more, and its number is perhaps somebody else's by now.
+// Descriptors that are no longer listed are closed and so left epoll, and their numbers may have been reused by now.
 void Watcher::register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds) {
   for (const pollfd& p : fds) {
     epoll_event event{.events = static_cast<uint32_t>(p.events), .data = {.ptr = client}};

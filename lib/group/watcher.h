@@ -1,7 +1,7 @@
 // This header: the thread that watches the control connections of all communicators of this process. It sleeps in
-// epoll(7), and serves one client at a time: nothing that a client does there may wait for another one.
+// epoll(7), and serves one client at a time: so a client's functions must not wait for another client.
 //
-// Any thread. The last shared_ptr ends the thread; a client never has it.
+// Any thread. Releasing the last shared_ptr joins the thread, so no client's function may do that.
 #pragma once
 
 #include <poll.h>
@@ -23,34 +23,34 @@ namespace tutti {
 
 class Watcher {
  public:
-  // Both are called on the thread alone.
+  // Both functions are called only on the thread.
   class Client {
    public:
     virtual ~Client() = default;
-    // Something may have come, or the time is over.
+    // Something may have come, or the time is up.
     virtual void serve() = 0;
-    // What to wait for then, and for how many milliseconds at most (-1: as long as it takes): all that was given the
-    // last time again, with no events if there is nothing to wait for, but for what serve() has closed.
+    // What to wait for next, and for how many milliseconds at most (-1: no limit). Every descriptor of the last time
+    // must be listed again, with no events if it is not waited for now, unless serve() has closed it.
     virtual int waits_for(std::vector<pollfd>* fds) = 0;
   };
 
-  // The process' own, made when there is none. A child of fork makes its own.
+  // The process's watcher, created if there is none. A forked child creates its own.
   static Result<std::shared_ptr<Watcher>> of_process();
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  // Serves it from now on, at once for the first time.
+  // Serves the client from now on, for the first time at once.
   void add(Client& client);
-  // Returns when it is not served any more. Not from within serve().
+  // Returns when the client is no longer served. Not from within serve().
   void remove(Client& client);
-  // Serves it soon.
+  // Serves the client soon.
   void nudge(Client& client);
 
  private:
   struct Waiting {
     std::vector<pollfd> fds;
-    int64_t due_ns = 0;  // 0: no time
+    int64_t due_ns = 0;  // 0: no time limit
   };
   Watcher() = default;
   Result<void> start();
@@ -60,14 +60,14 @@ class Watcher {
   void register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds);
   void set_due(Client* client, Waiting& waiting, int64_t due_ns);
 
-  std::mutex mutex_;  // of what follows; a client's functions are called without it
+  std::mutex mutex_;  // guards clients_ to serving_; not held in a client's functions
   std::map<Client*, Waiting> clients_;
   std::set<std::pair<int64_t, Client*>> due_;
   std::set<Client*> nudged_;
   Client* serving_ = nullptr;
   std::condition_variable served_;
   std::atomic<bool> stops_ = false;
-  bool lacked_memory_ = false;  // of the thread alone
+  bool lacked_memory_ = false;  // used by the thread alone
   Fd epoll_, nudge_fd_;
   std::thread thread_;
 };
