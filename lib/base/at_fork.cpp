@@ -15,9 +15,9 @@
 namespace tutti {
 namespace {
 
-// By their numbers. Of who holds sockets_mutex().
+// By descriptor number. Guarded by sockets_mutex().
 std::bitset<1 << 20> g_sockets;
-size_t g_end = 0;  // of the numbers that have been entered
+size_t g_end = 0;  // one past the highest number ever entered
 
 using Held = std::variant<std::mutex*, std::shared_mutex*>;
 void unlock(const Held& held) {
@@ -32,7 +32,7 @@ struct Registry {
 };
 Registry& registry();
 
-// Nobody knows in which order others take them, so none is waited for while another is held.
+// Other code may take these mutexes in any order, so this never waits for one while it holds another.
 void before_fork() {
   registry().mutex.lock();
   const auto& all = registry().held;
@@ -63,8 +63,8 @@ void replace_sockets() {
   if (null >= 0) ::close(null);
 }
 
-// Given back as in the parent, for ThreadSanitizer; and made anew, because threads that are not here may wait for them,
-// and this one has another number than the one that has locked them.
+// Unlocks the mutexes as in the parent, for ThreadSanitizer, and then constructs them again: they may have waiters that
+// do not exist in the child, and this thread's number differs from that of the thread that locked them.
 void after_fork_in_child() {
   replace_sockets();
   after_fork_in_parent();
@@ -103,7 +103,7 @@ void close_descriptor(int fd) {
   if (number < g_end && g_sockets[number])
     g_sockets.reset(number);
   else
-    lock.unlock();  // to close a file may take long
+    lock.unlock();  // closing a file may take long
   ::close(fd);
 }
 

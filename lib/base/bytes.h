@@ -1,5 +1,5 @@
-// Values to bytes and back, for what travels between ranks. The reader never leaves its bytes: after the first thing
-// that does not fit, `ok()` is false and all further reads give zeros.
+// Serialises and parses what travels between ranks. The reader never reads beyond its bytes: after the first value that
+// does not fit, `ok()` is false and all further reads give zeros.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class ByteWriter {
     bytes_.append(text);
     return *this;
   }
-  // One after the other, as ByteReader::all() gives them back: of a list first how many it has.
+  // One after the other, as ByteReader::all() reads them; the length of a list precedes its elements.
   template <class... Value>
   ByteWriter& all(const Value&... values) {
     (one(values), ...);

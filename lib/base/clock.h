@@ -15,8 +15,8 @@ inline int64_t now_ns() {
       .count();
 }
 
-// A point in time after which a wait gives up, or sooner, when somebody cancels it. Copyable; passed down so that one
-// limit covers a whole operation.
+// When a wait gives up: at a point in time, or earlier if somebody cancels it. Copyable; passed down so that one limit
+// covers a whole operation.
 class Deadline {
  public:
   static Deadline after_seconds(double seconds) { return Deadline(now_ns() + static_cast<int64_t>(seconds * 1e9)); }
@@ -37,11 +37,11 @@ class Deadline {
     if (at_ns_ != INT64_MAX) later.at_ns_ += static_cast<int64_t>(seconds * 1e9);
     return later;
   }
-  // What has passed since then does not count.
+  // Later by the time that has passed since `then_ns`.
   Deadline but_from(int64_t then_ns) const { return plus_seconds(static_cast<double>(now_ns() - then_ns) * 1e-9); }
   bool passed() const { return cancelled() || (at_ns_ != INT64_MAX && now_ns() >= at_ns_); }
-  // For poll(2): whole milliseconds left, rounded up, at most `cap_ms`, never negative. Nothing wakes a sleeper when it
-  // is cancelled: sleep in short pieces.
+  // For poll(2): whole milliseconds left, rounded up, at most `cap_ms`, never negative. Cancelling does not wake a
+  // sleeper: sleep in short intervals.
   int left_ms(int cap_ms) const {
     if (cancelled()) return 0;
     if (at_ns_ == INT64_MAX) return cap_ms;

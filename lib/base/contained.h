@@ -1,4 +1,4 @@
-// Where exceptions end: those of the standard library, mostly of allocations that fail, become errors.
+// Turns exceptions of the standard library, mostly failed allocations, into errors.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// In a catch clause.
+// Call it in a catch clause: the current exception as an error.
 inline Error caught() noexcept {
   try {
     throw;

@@ -1,5 +1,5 @@
-// Bytes and a descriptor through a UNIX socket, without blocking. Both give what send and recv give; at most one
-// descriptor comes with one call.
+// Bytes, with at most one file descriptor per call, through a UNIX socket, without blocking. Sending returns whether
+// all bytes were sent, receiving what recv(2) returns.
 #pragma once
 
 #include <sys/types.h>

@@ -13,24 +13,24 @@
 namespace tutti {
 namespace {
 
-constexpr double kAttemptSeconds = 3;  // for one address: a firewall that drops packets must not eat the whole init
-// For all of them, again and again where one does not answer: of two SYNs both get lost in every fourth attempt where
-// 30 % of all packets do, and in one of 2,500 where 1 % do.
+constexpr double kAttemptSeconds = 3;  // for one address: a firewall that drops packets must not use up the whole init
+// For all addresses, tried again if one did not answer: an attempt sends two SYNs, and neither is answered in one
+// attempt of 4 if 30 % of all packets are lost, and in one of 2,500 if 1 % are.
 constexpr double kDialSeconds = 20;
-// How long an Acceptor waits for a proof where room is short: from one that has said nothing yet (a rank speaks as soon
-// as it is connected), and from one in the middle of its handshake.
+// How long an Acceptor that is short of room waits for a proof: from a connection that has said nothing yet (a rank
+// speaks as soon as it is connected), and from one in the middle of its handshake.
 constexpr int64_t kSilenceNs = 100'000'000;
 constexpr int64_t kHurryNs = 1'000'000'000;
 constexpr int64_t kLongestLookNs = 500'000'000;
-constexpr int64_t kRootsPatienceNs = 5'000'000'000;  // whoever calls a group's root calls again
+constexpr int64_t kRootsPatienceNs = 5'000'000'000;  // callers of a group's root try again
 constexpr size_t kMostMisfits = 8;
-constexpr int64_t kShortageNs = 1'000'000'000;  // of descriptors, which others may give back
+constexpr int64_t kShortageNs = 1'000'000'000;  // without descriptors, which others may free
 
 enum Family : uint8_t { kV4 = 4, kV6 = 6, kV6LinkLocal = 7 };  // on the wire
 
-// How much of the address a candidate shares with the best of this host's addresses, in 1/128: a peer in the same
-// network shares the most. Link-local addresses share half of it by definition, which says nothing, and what is an
-// address of this host leads to this host.
+// How much of its address a candidate shares with the closest of this host's addresses, in 1/128: a peer in the same
+// network shares the most. Link-local addresses share half by definition, which says nothing (-1), and an address of
+// this host leads to this host (-2).
 int nearness(const Address& candidate, const std::vector<Interface>& mine) {
   if (candidate.is_link_local()) return -1;
   int best = 0;
@@ -42,9 +42,9 @@ int nearness(const Address& candidate, const std::vector<Interface>& mine) {
   return best;
 }
 
-// The networks of about the fastest speed that this host shares with a peer of these addresses: one address in each.
-// Not those of bridges for containers, which are only called the same. Two devices in one network count once, because
-// the kernel sends through one of them.
+// The networks of about the fastest speed that this host shares with a peer at these addresses: one address in each.
+// Not container bridges: they have the same addresses on every host but are separate networks. Two devices in one
+// network count once, because the kernel sends through only one of them.
 struct SharedNetworks {
   std::vector<Address> addresses;
   bool speeds_known = false;
@@ -92,7 +92,7 @@ std::vector<Address> ways_to(const Contact& peer, size_t nth) {
   return mine ? ways_from(mine.value(), std::move(ordered), nth) : ordered;
 }
 
-// By speed first, where that is known: the network of a host's first address is often the slow one that manages it.
+// Sorts by speed first, if it is known: a host's first address is often in a slow management network.
 std::vector<Address> ways_from(const std::vector<Interface>& mine, std::vector<Address> ordered, size_t nth) {
   sort_stably(ordered.begin(), ordered.end(),
               [&](const Address& a, const Address& b) { return nearness(a, mine) > nearness(b, mine); });
@@ -233,7 +233,7 @@ Dialer::Status Dialer::start_next() {
   }
   while (next_ < candidates_.size()) {
     auto fd = connect_start(candidates_[next_], call_.kind == HelloKind::kTcp ? 0 : kSmallSegmentBytes);
-    // A UNIX socket whose queue is full says so at once: ask again later, as TCP does by itself.
+    // Connecting to a UNIX socket whose queue is full fails at once: retry later, as TCP does on its own.
     if (!fd && fd.error().sys_errno == EAGAIN) return Status::kPending;
     next_++;
     if (fd) {
@@ -257,7 +257,7 @@ void Dialer::give_up_on_current(std::string why) {
 }
 
 std::optional<Acceptor::Accepted> Acceptor::next() {
-  // Who looks seldom, or was stopped, has not heard what came meanwhile.
+  // Time counts only up to kLongestLookNs per call: a process that was stopped has not read what arrived meanwhile.
   const int64_t now = now_ns(), looked_ns = std::min(now - std::exchange(looked_ns_, now), kLongestLookNs);
   for (Pending& p : pending_) p.waited_ns += looked_ns;
   take_in();
@@ -273,7 +273,7 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
       const std::string who = peer_name(p->fd.get());
       log(LogLevel::kInfo, "refused a connection from %s: %s", who.c_str(),
           failed ? p->handshake.why().c_str() : "it did not prove in time that it belongs to the group");
-      // Each attempt comes from another port.
+      // Without the port, which is another one for each attempt.
       if (p->handshake.is_misfit() && misfits_.size() < kMostMisfits)
         misfits_[who.substr(0, who.rfind(':'))] = p->handshake.why();
       p = pending_.erase(p);
@@ -290,7 +290,7 @@ void Acceptor::add_waiting(std::vector<pollfd>* fds) const {
     fds->push_back({p.fd.get(), static_cast<short>(p.handshake.wants_write() ? POLLOUT : POLLIN), 0});
 }
 
-// Takes in who waits at the door. One more than most_pending(): only then is it known that room is short.
+// Accepts waiting connections, up to one more than most_pending(): only then is it known that room is short.
 void Acceptor::take_in() {
   is_full_ = true;
   while (pending_.size() <= most_pending() || turn_away_one()) {
@@ -316,7 +316,7 @@ std::optional<Error> Acceptor::shortage() const {
   return shortage_ && now_ns() - short_since_ns_ > kShortageNs ? shortage_ : std::nullopt;
 }
 
-// From each of the sockets in turn. Without one errno is that of the first that had somebody waiting.
+// Tries each socket in turn. If none has a connection, errno is that of the last failure other than EAGAIN.
 Fd Acceptor::accept_any() {
   int why = EAGAIN;
   for (const Fd& door : listening_) {
@@ -327,7 +327,7 @@ Fd Acceptor::accept_any() {
   return {};
 }
 
-// Peers of this host come by the loopback if that is there.
+// Peers of this host connect through the loopback, if it is there.
 void Acceptor::narrow(bool here, bool elsewhere) {
   const auto is_loopback = [](const Fd& fd) {
     const auto address = local_address(fd.get());
@@ -338,7 +338,7 @@ void Acceptor::narrow(bool here, bool elsewhere) {
                 [&](const Fd& fd) { return is_loopback(fd) ? !here : !elsewhere && (!here || has_loopback); });
 }
 
-// Makes room: the oldest that has said nothing, else the oldest. False if that one still deserves time.
+// Makes room: drops the oldest that has said nothing, else the oldest. False if that one still has time left.
 bool Acceptor::turn_away_one() {
   auto victim = std::find_if(pending_.begin(), pending_.end(), [](Pending& p) {
     p.handshake.advance(p.fd.get());  // it may have spoken since we last listened

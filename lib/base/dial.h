@@ -1,6 +1,6 @@
 // Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates, and again
-// where the network was silent; an Acceptor accepts connections and drops those that cannot prove that they belong to
-// the group. Both are non-blocking state machines: call them again until they have something. Not thread-safe.
+// if the network was silent; an Acceptor accepts connections and drops those that cannot prove that they belong to the
+// group. Both are non-blocking state machines: call them again until they have something. Not thread-safe.
 #pragma once
 
 #include <poll.h>
@@ -18,8 +18,8 @@
 
 namespace tutti {
 
-// Where a rank listens: which host it is, all addresses with their port, and at which door if it has that port in
-// common with others (porter.h). Travels between ranks as bytes.
+// Where a rank listens: its host, all its addresses with their ports, and its door if it shares the port with others
+// (porter.h). Travels between ranks as bytes.
 struct Contact {
   HostId host{};
   std::vector<Address> addresses;
@@ -29,18 +29,17 @@ struct Contact {
   static std::optional<Contact> from_bytes(std::string_view bytes);  // nothing if these are not a Contact's bytes
 };
 
-// An address without its port as bytes: one that says what follows, then 4 or 16, and before them the interface of a
-// link-local one.
+// An address without its port as bytes: the family, the interface if it is a link-local address, then 4 or 16 bytes.
 void put_address(const Address& address, ByteWriter* to);
-std::optional<Address> get_address(ByteReader* from);  // nothing if there is none
+std::optional<Address> get_address(ByteReader* from);  // nothing if it is not valid
 
-// Those of this host's interfaces that others are told of: of the ones that TUTTI_SOCKET_IFNAME names all, else (also
-// of those that it does not exclude) the ones in real networks, never a container's bridge; and the loopback's, for
-// ranks of this host.
+// The interfaces that others are told of. If TUTTI_SOCKET_IFNAME names some: all of those. Otherwise, or if it only
+// excludes some: those in real networks, or if there are none the link-local ones, never container bridges; and the
+// first loopback, for ranks of this host.
 std::vector<Interface> advertised(std::vector<Interface> interfaces);
 
 // TCP sockets at these addresses, all with one port (of TUTTI_PORT_RANGE), and the contact that leads to them. With
-// TUTTI_PORT instead this door of the host's port, or one that nobody else has.
+// TUTTI_PORT instead a door of the host's port: `door`, or a random one if that is 0.
 struct Listener {
   std::vector<Fd> fds;
   Contact contact;
@@ -48,17 +47,17 @@ struct Listener {
   static Result<Listener> open(uint64_t door = 0);
 };
 
-// How many networks of about the same speed this host and the peer's are both in: for how many connections side by side
-// it is worth to be asked for nothing else. At least 1; 1 on the same host, and where speeds are not known.
+// How many networks of about the same speed this host shares with the peer's, and so how many parallel connections are
+// worthwhile by default. At least 1; 1 on the same host, and if speeds are not known.
 size_t networks_between(const Contact& peer);
-// At most, with whichever peer: how many this host is in by the addresses where it listens.
+// The most that networks_between() can be for any peer: the number of networks that this host listens in.
 size_t networks_of(const Listener& mine);
 
-// The addresses to try, best first. Same host: loopback first. Else one in the fastest network that this host is in
-// too, then those in others, then the rest. Connections side by side have different numbers `nth`, and begin with
-// different networks as far as there are any that are as fast.
+// The addresses to try, best first. Same host: loopback first. Otherwise one in the fastest network that both hosts are
+// in, then those in other shared networks, then the rest. Parallel connections have different numbers `nth` and start
+// with different networks, as far as there are several of that speed.
 std::vector<Address> ways_to(const Contact& peer, size_t nth = 0);
-// Of another host's addresses, for a host that has these.
+// The same for another host's addresses `theirs`, on a host with the interfaces `mine`.
 std::vector<Address> ways_from(const std::vector<Interface>& mine, std::vector<Address> theirs, size_t nth);
 
 // A link-local address only means something together with the interface to leave by, so it is tried through each.
@@ -75,7 +74,7 @@ class Dialer {
     int from_rank;
     int to_rank;
     std::array<uint32_t, 5> args{};
-    uint64_t door = 0;  // of those at one port; who calls a contact has its
+    uint64_t door = 0;  // of those behind one port; calling a Contact sets it
   };
   // Tries ways_to(peer, nth).
   Dialer(const Call& call, const Contact& peer, size_t nth = 0);
@@ -85,13 +84,13 @@ class Dialer {
   Fd take() { return std::move(fd_); }  // once done
   std::unique_ptr<SecureChannel> take_channel() { return handshake_->take_channel(); }
   const std::string& story() const { return story_; }  // what was tried and why it was given up; the choice at the end
-  const std::string& why() const { return why_; }      // the last address was given up
+  const std::string& why() const { return why_; }      // why the last address was given up
   // For poll(2) while pending; -1 if there is nothing to wait for. Sleep for a limited time only: addresses that do not
-  // answer are given up by the clock.
+  // answer are given up after a time-out.
   int fd() const { return fd_.get(); }
   short events() const;
-  bool is_connected() const { return handshake_.has_value(); }  // or was, where the handshake failed last
-  // It failed because this process can have no more sockets: that says nothing of the peer.
+  bool is_connected() const { return handshake_.has_value(); }  // or was, if the handshake failed last
+  // It failed because this process cannot open more sockets, which says nothing about the peer.
   bool lacked_resources() const { return lacked_resources_; }
 
  private:
@@ -104,7 +103,7 @@ class Dialer {
   Fd fd_;
   std::optional<Handshake> handshake_;
   bool lacked_resources_ = false;
-  bool was_silent_ = false;  // one of the candidates, in this round through them
+  bool was_silent_ = false;  // a candidate did not answer in this pass over them
   Deadline patience_, attempt_ = Deadline::never();
   std::string story_, why_;
 };
@@ -123,24 +122,24 @@ class Acceptor {
   // sooner if there are more than most_pending(): silent connections must not keep ranks out.
   std::optional<Accepted> next();
   size_t descriptors() const { return listening_.size(); }
-  // From now on nobody comes but peers of this host, or of others: sockets that only the rest would use are closed.
+  // From now on only peers of this host (`here`) or of others (`elsewhere`) come: closes sockets that none would use.
   void narrow(bool here, bool elsewhere);
-  // Why nobody was taken in for a while, if this process has no descriptor left.
+  // The error if this process has had no descriptor left for a while and so accepted nobody.
   std::optional<Error> shortage() const;
-  // For poll(2): the doors, and those that have yet to show who they are. What they do not say is known by the clock.
+  // Whether some connections have not authenticated yet: next() drops silent ones, but only when it is called.
   bool has_pending() const { return !pending_.empty(); }
-  // Somebody may wait whom it had no room for: the doors stay readable and add_waiting() asks nothing of them, so ask
-  // by the clock.
+  // Connections may be waiting that it has no room for: the doors stay readable, so add_waiting() does not poll them;
+  // call next() again after a while.
   bool is_full() const { return is_full_; }
-  void add_waiting(std::vector<pollfd>* fds) const;
-  // Some of the hosts whose connections were refused for another secret or version, and why.
+  void add_waiting(std::vector<pollfd>* fds) const;  // for poll(2): the doors and the pending connections
+  // Some hosts whose connections were refused for another secret, version or encryption setting, and why.
   const std::map<std::string, std::string>& misfits() const { return misfits_; }
 
  private:
   struct Pending {
     Fd fd;
     Handshake handshake;
-    int64_t waited_ns = 0;  // as far as this side looked
+    int64_t waited_ns = 0;  // only while this side kept looking
   };
   bool is_roots() const { return kind_ == HelloKind::kBootstrap; }
   size_t most_pending() const { return is_roots() ? 256 : 16; }

@@ -48,10 +48,10 @@ struct CollectiveTraits {
   bool moves_data;
   bool reduces;
   bool has_root;
-  bool in_blocks;  // each rank has a block of every rank, going in or coming out, and counts are of one
+  bool in_blocks;  // each rank has a block per rank as input or output; counts are of one block
 };
 const CollectiveTraits& traits(Collective collective);
-// What a rank gives and gets, in what counts are of: blocks, or all.
+// A rank's input and output together, in units of its count: blocks, or whole buffers.
 int rank_blocks(Collective collective, int n_ranks);
 
 constexpr size_t dtype_bytes(DataType type) {

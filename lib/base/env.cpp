@@ -129,7 +129,7 @@ Result<void> check_word(Env id, std::initializer_list<std::string_view> words) {
                format("%s=%s is not valid: give %s", env_entry(id).name, value.c_str(), list.c_str())};
 }
 
-// What is loaded, or opened. A program with more rights than its user takes no such path from that user.
+// Null if unset or empty. A privileged program does not let its user choose files that it loads or opens.
 const char* value_of(Env id) {
   static constexpr Env kPaths[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile, Env::kMetricsFile,
                                    Env::kTransportPlugin, Env::kTuneFile, Env::kTopoFile,  Env::kTopoDump};

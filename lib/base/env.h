@@ -68,11 +68,11 @@ struct EnvEntry {
 std::span<const EnvEntry> env_table();
 const EnvEntry& env_entry(Env id);
 
-// The variable's text, or its default. Never fails. In a program with more rights than its user (set-user-id, say)
-// those that name files have their defaults.
+// The variable's text, or its default. Never fails. In a privileged program (set-user-ID, say) the variables that name
+// files always have their defaults.
 std::string env_string(Env id);
 bool env_is_set(Env id);
-// The variable as a whole number; sizes take K, M and G. An error names the variable, its value and what it may be.
+// The variable as a whole number; sizes take K, M and G. An error names the variable, its value and the valid range.
 Result<int64_t> env_int(Env id);
 
 // TUTTI_PORT_RANGE; 0 to 0 if it is not set.
@@ -81,8 +81,8 @@ struct PortRange {
 };
 Result<PortRange> env_port_range();
 
-// Checks every number in the table and warns of TUTTI_ variables that nothing reads (with the nearest name).
-// Called once by every communicator's creation, so that a typing error is found at the start and not in a hang.
+// Validates the variables that are set and warns of unknown TUTTI_ ones (with the nearest name). Called by every
+// communicator's creation, so that a typo is found at the start and not in a hang.
 Result<void> env_check();
 
 }  // namespace tutti

@@ -31,7 +31,7 @@ class Fd {
   int fd_ = -1;
 };
 
-// In a list by itself.
+// A list of just this one.
 inline std::vector<Fd> only(Fd fd) {
   std::vector<Fd> list;
   list.push_back(std::move(fd));

@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// 0 or the reason, also why the file could not be opened just now.
+// 0 or errno, including that of the open() just before, if it failed.
 int write_and_close(Fd file, std::string_view bytes) {
   if (!file) return errno;
   while (!bytes.empty()) {

@@ -13,25 +13,25 @@
 
 namespace tutti {
 
-// Readers find the old file or the new one, never half of either: it is written beside and renamed. What is there
-// already and is no regular file (a pipe, a terminal, a link) is written itself. Errors: kSystemError, naming `path`.
+// Replaces the file atomically: writes a temporary file beside it and renames that. If `path` exists and is not a
+// regular file (a pipe, a terminal, a link), writes to it directly. Errors: kSystemError, naming `path`.
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
-// What has to be writable for that: the folder, or what is there already and is no regular file.
+// What must be writable for that: the folder, or `path` itself if it exists and is not a regular file.
 std::string written_at(const std::string& path);
 
-// As write_file(), but only of a regular file, or where there is none: what somebody else may have put there, as a
-// link, is neither followed nor replaced. Errors: kSystemError, naming `path`.
+// Like write_file(), but fails if `path` exists and is not a regular file: a link, say, that somebody else may have put
+// there is neither followed nor replaced. Errors: kSystemError, naming `path`.
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
 
-// All of it. A folder can be opened, but not read, of which streams throw. Errors: kSystemError, naming `path`.
+// The whole file. A folder can be opened but not read, which makes streams throw. Errors: kSystemError, naming `path`.
 Result<std::string> read_file(const std::string& path);
-// The same of one that is open, until there is enough.
+// The same for an open file; stops once it has at least `enough_bytes`.
 Result<std::string> read_all(const std::string& path, const Fd& file, size_t enough_bytes = SIZE_MAX);
 
-// As the kernel's files in /proc and /sys have it, without its end. "" where there is no file.
+// The first line, without its newline, of a file such as those in /proc and /sys. "" if it cannot be read.
 std::string first_line(const std::string& path);
 
-// The names of what is in a folder, in their order, but for those that begin with a dot. None where there is no folder.
+// The names in a folder, sorted, except those that begin with a dot. None if there is no such folder.
 std::vector<std::string> entries_of(const std::string& folder);
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
-// What two threads of this process share, each of which comes for it at a time of its own: the second finds it by a
-// name. Any thread. Make one when the library is loaded, because a first use may meet another thread's fork.
+// What two threads of this process share when they arrive at different times: the second finds it by a name. Any
+// thread. Construct a Halves when the library is loaded, because the first use might coincide with another thread's
+// fork.
 #pragma once
 
 #include <map>
@@ -15,8 +16,8 @@ class Halves {
  public:
   Halves() { hold_while_forking(mutex_); }
 
-  // What the other thread has left under this name, and nobody else finds any more; else what make() gives, left for
-  // the other one as long as anybody has it. That may be null, which is left for nobody.
+  // Takes what the other thread left under this name; otherwise leaves what make() returns for the other thread, for as
+  // long as anybody holds it. A null result is not left.
   template <class Make>
   std::shared_ptr<Shared> meet(const Name& name, Make&& make) {
     const std::lock_guard lock(mutex_);
@@ -26,7 +27,7 @@ class Halves {
     if (mine) left_[name] = mine;
     return mine;
   }
-  // Nobody finds it any more.
+  // The other thread no longer finds it.
   void withdraw(const Name& name, const std::shared_ptr<Shared>& shared) {
     const std::lock_guard lock(mutex_);
     const auto left = left_.find(name);

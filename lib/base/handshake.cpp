@@ -14,7 +14,7 @@ constexpr char kMagic[6] = {'T', 'U', 'T', 'T', 'I', 0};
 constexpr uint8_t kVersion = 6;
 constexpr std::array<uint8_t, 32> kRefusal{};  // in place of the server's proof
 
-// The others stay within a host, or are not used where connections are encrypted.
+// The other kinds stay within a host, or are not used with encryption.
 bool is_encrypted(const Key& key, HelloKind kind) {
   return key.encrypts && (kind == HelloKind::kBootstrap || kind == HelloKind::kControl || kind == HelloKind::kTcp);
 }
@@ -46,7 +46,7 @@ Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int t
   hello.version = kVersion;
   if (is_encrypted(key, kind)) {
     hello.ciphers = ciphers_here();
-    h.said_.cipher = Cipher::kChaCha20;  // or what the server says
+    h.said_.cipher = Cipher::kChaCha20;  // until the server chooses
     h.said_.client_public = h.make_ephemeral();
   }
   hello.kind = kind;
@@ -81,7 +81,7 @@ Handshake::Status Handshake::advance(int fd) {
       fail(errno == 0 ? "the other side closed the connection during the handshake"
                       : system_error(doing, errno).message);
   }
-  buffers_.send(fd);  // the refusal of a wrong proof, without waiting: the connection ends here
+  buffers_.send(fd);  // the refusal of a wrong proof, best effort: the connection ends here
   return Status::kFailed;
 }
 
@@ -97,7 +97,7 @@ void Handshake::take_hello(const uint8_t* message) {
   if (hello.kind != expected_kind_ || hello.to_rank != my_rank_)
     return fail(format("a connection of kind %u for rank %d reached rank %d", static_cast<unsigned>(hello.kind),
                        hello.to_rank, my_rank_));
-  // The root leaves it to ranks, which tell each other.
+  // The root accepts either: the ranks compare it among themselves.
   const bool is_asked = hello.ciphers != 0;
   if (is_asked != is_encrypted(key_, hello.kind) && hello.kind != HelloKind::kBootstrap)
     return fail_misfit(
@@ -156,7 +156,7 @@ void Handshake::take_acceptance(const uint8_t* message) {
   conclude(true);
 }
 
-// For this connection alone; returns what the other side gets of it.
+// A key pair for this connection alone; returns the public half, for the other side.
 Secret Handshake::make_ephemeral() {
   Secret its_public;
   static_assert(sizeof(Secret) == crypto_scalarmult_SCALARBYTES && sizeof(Secret) == crypto_scalarmult_BYTES);
@@ -165,7 +165,7 @@ Secret Handshake::make_ephemeral() {
   return its_public;
 }
 
-// The other side has proved itself. Where they encrypt, each direction gets a key of its own.
+// The other side has proved itself. With encryption, derives a key for each direction.
 void Handshake::conclude(bool is_client) {
   next_ = {};
   if (!said_.encrypts()) return;
@@ -201,7 +201,7 @@ std::string Transcript::bytes() const {
 }
 
 Transcript::Mac Transcript::mac(const Key& key, const char* role) const {
-  const std::string message = bytes().append(role, 6);  // "server" or "client": no reflection
+  const std::string message = bytes().append(role, 6);  // "server" or "client", against reflection
   Mac result;
   static_assert(sizeof result == crypto_auth_BYTES && std::tuple_size_v<Key::array> == crypto_auth_KEYBYTES);
   crypto_auth(result.data(), reinterpret_cast<const uint8_t*>(message.data()), message.size(), key.data());

@@ -7,15 +7,14 @@
 //   MAC(key, "client", ...) --->
 //                           <---   MAC(key, "server", hello, nonce)
 //
-// Where they encrypt, the challenge also brings a cipher and the server's X25519 key, made for this connection, and the
-// client's proof its own; the proofs cover them. What both keys give, with the group's key and all that was said, makes
-// the keys of a SecureChannel. So who has recorded the connection reads nothing of it, even once the secret is known.
+// With encryption, the challenge also brings a cipher and the server's ephemeral X25519 key, and the client's proof
+// brings the client's; the proofs cover them. A SecureChannel's keys are derived from what both keys give, the group's
+// key and the transcript. So a recorded connection stays unreadable even if the secret leaks later (forward secrecy).
 //
-// Who calls proves itself first: a stranger gets nothing out of a listener that a weak secret could be tried on. A
-// wrong proof is answered with zeros instead, so that who hangs up for another reason is not said to have another
-// secret.
+// The client proves itself first: a stranger gets nothing from a listener that could be used to guess a weak secret. A
+// wrong proof is answered with zeros, so that a connection closed for another reason is not taken for a wrong secret.
 //
-// Not thread-safe: one thread drives one handshake. The descriptor stays the caller's.
+// Not thread-safe: one thread drives one handshake. The caller keeps ownership of the descriptor.
 #pragma once
 
 #include <array>
@@ -29,23 +28,23 @@
 namespace tutti {
 
 struct Key : std::array<uint8_t, 32> {
-  bool encrypts = false;  // what its connections over TCP carry
+  bool encrypts = false;  // whether its TCP connections are encrypted
 };
 
 // What a connection is for.
 enum class HelloKind : uint32_t { kBootstrap = 1, kControl = 2, kShm = 3, kTcp = 4, kVerbs = 5, kNet = 6 };
 
-// First bytes on every connection. `args` belong to whoever opens the kind of connection.
+// The first bytes on every connection. `kind` determines the meaning of `args`.
 struct Hello {
   char magic[6];
-  uint8_t ciphers;  // that the client can encrypt with, as ciphers_here(); 0: it does not
-  uint8_t version;  // of everything that goes over a wire
+  uint8_t ciphers;  // that the client offers, as ciphers_here(); 0: no encryption
+  uint8_t version;  // of the whole wire protocol
   HelloKind kind;
   int32_t from_rank;
   int32_t to_rank;
   uint32_t args[5];
   uint8_t nonce[16];
-  uint64_t door = 0;  // which of those behind one port (porter.h)
+  uint64_t door = 0;  // which door of the port (porter.h)
 };
 static_assert(sizeof(Hello) == 64);
 
@@ -53,11 +52,11 @@ static_assert(sizeof(Hello) == 64);
 Key derive_key(const void* secret, size_t bytes);
 void random_bytes(void* out, size_t bytes);
 
-// How long who accepts waits for the other side's proof, where there is room to wait. A network may lose its packets: a
-// sender repeats them after 3, 9 and 21 s where its SYN had been lost, too (RFC 6298, 5.7).
+// How long an acceptor with room to wait waits for the other side's proof. The network may lose packets: a sender whose
+// SYN was lost too retransmits after 3, 9 and 21 s (RFC 6298, 5.7).
 constexpr int64_t kHandshakePatienceNs = 30'000'000'000;
 
-// What both sides have said and chosen: their proofs, and the keys that they make, cover all of it.
+// What both sides have sent and chosen: their proofs and the keys derived from it cover all of it.
 struct Transcript {
   using Mac = std::array<uint8_t, 32>;
 
@@ -65,14 +64,14 @@ struct Transcript {
   // The server's answer.
   uint8_t server_nonce[16]{};
   Cipher cipher = Cipher::kNone;
-  Secret client_public{}, server_public{};  // X25519's
+  Secret client_public{}, server_public{};  // ephemeral X25519 keys
 
   bool encrypts() const { return cipher != Cipher::kNone; }
   std::string bytes() const;
   Mac mac(const Key& key, const char* role) const;
 };
 
-// One message on its way in and what is on its way out, over a socket that takes or gives some of it at a time.
+// One incoming message and the outgoing bytes, over a socket that moves only part of them at a time.
 class MessageBuffers {
  public:
   void queue(const void* data, size_t bytes);
@@ -100,18 +99,18 @@ class Handshake {
   Status advance(int fd);
   // Is the handshake waiting to write? Else it waits to read.
   bool wants_write() const { return buffers_.has_unsent(); }
-  // Has the other side shown more than a connection? True once its first message was there whole and made sense.
+  // Has the other side done more than connect? True once its first message has arrived whole and is valid.
   bool heard() const { return next_.take != &Handshake::take_hello && next_.take != &Handshake::take_challenge; }
-  // Once it is done: what everything from now on goes through; null where it is not encrypted.
+  // Once done: the channel for everything that follows; null if the connection is not encrypted.
   std::unique_ptr<SecureChannel> take_channel() { return std::move(channel_); }
   const Hello& hello() const { return said_.hello; }
-  const std::string& why() const { return why_; }  // the reason once it failed
-  // It failed because the other side, which speaks the protocol, has another secret or version.
+  const std::string& why() const { return why_; }  // why it failed
+  // It failed because the other side speaks the protocol, but with another secret, version or encryption setting.
   bool is_misfit() const { return is_misfit_; }
 
  private:
   Handshake(const Key& key, HelloKind kind, int my_rank) : key_(key), expected_kind_(kind), my_rank_(my_rank) {}
-  // What is to come now, and who takes it; nobody: it is done.
+  // The size of the next message and the function that takes it; null: the handshake is done.
   struct Turn {
     size_t bytes = 0;
     void (Handshake::*take)(const uint8_t* message) = nullptr;
@@ -130,10 +129,10 @@ class Handshake {
   int my_rank_;
   Turn next_{sizeof(Hello), &Handshake::take_hello};
   Transcript said_;
-  Secret ephemeral_{};  // the secret part of what this side has given for this connection
+  Secret ephemeral_{};  // private half of this side's ephemeral key
   MessageBuffers buffers_;
   std::unique_ptr<SecureChannel> channel_;
-  std::string why_;  // it failed; empty: it has not
+  std::string why_;  // why it failed; empty: it has not
   bool is_misfit_ = false;
 };
 

@@ -30,10 +30,10 @@ std::string limit_remedy(int sys_errno) {
 }
 
 size_t open_descriptors() {
-  struct stat status {};  // which Linux tells from 6.2 on; else they are counted
+  struct stat status {};  // st_size is the number from Linux 6.2 on; before, entries are counted
   if (::stat("/proc/self/fd", &status) == 0 && status.st_size > 0) return static_cast<size_t>(status.st_size);
   const size_t n = entries_of("/proc/self/fd").size();
-  return n == 0 ? 0 : n - 1;  // without the folder's own
+  return n == 0 ? 0 : n - 1;  // without the descriptor that lists the folder
 }
 
 Result<void> check_descriptors(size_t open, size_t more, const std::string& who) {
@@ -47,7 +47,7 @@ Result<void> check_descriptors(size_t open, size_t more, const std::string& who)
       -1, EMFILE};
 }
 
-// The kernel sends them to the thread whose call it was.
+// The kernel sends both signals to the thread that made the call.
 NoWriteSignal::NoWriteSignal() {
   sigset_t pending;
   sigpending(&pending);

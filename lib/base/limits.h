@@ -1,4 +1,4 @@
-// What the kernel allows a process: descriptors, and the size of files. Any thread.
+// The kernel's limits on a process: descriptors and the size of files. Any thread.
 #pragma once
 
 #include <signal.h>
@@ -10,16 +10,16 @@
 
 namespace tutti {
 
-// What to do where a call failed with this errno because of such a limit, in parentheses; "" for all others.
+// The remedy, in parentheses, if a call failed with this errno because of such a limit; else "".
 std::string limit_remedy(int sys_errno);
 
-// How many descriptors it has open; 0 if that cannot be told.
+// How many descriptors this process has open; 0 if unknown.
 size_t open_descriptors();
-// An error if a process that has `open` of them may not have so many more. `who` needs them: "the root".
+// An error if a process with `open` descriptors may not open `more`. `who` needs them: "the root".
 Result<void> check_descriptors(size_t open, size_t more, const std::string& who);
 
-// While this lives, a file beyond the limit of this process (ulimit -f), or a pipe that nobody reads any more, is an
-// error to this thread and no signal.
+// While this exists, a write beyond the process's file size limit (ulimit -f), or to a pipe without a reader, fails
+// with an error for this thread instead of raising a signal.
 class NoWriteSignal {
  public:
   NoWriteSignal();
@@ -28,7 +28,7 @@ class NoWriteSignal {
   NoWriteSignal& operator=(const NoWriteSignal&) = delete;
 
  private:
-  sigset_t before_, ours_;  // ours: those that did not wait for this thread already
+  sigset_t before_, ours_;  // ours: the signals that were not pending before
 };
 
 }  // namespace tutti

@@ -9,10 +9,10 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kMaxAddresses = 32;  // a contact fits a transport's address
-constexpr int kAttempts = 50;         // to find a port that is free at all of them
+constexpr size_t kMaxAddresses = 32;  // so that a contact fits a transport's address
+constexpr int kAttempts = 50;         // to find a port that is free at all addresses
 
-// One socket for each address, all with this port; 0: with the one that the first gets.
+// One socket for each address, all with this port; 0: with the one that the kernel gives the first.
 Result<Listener> listen_at(const std::vector<Interface>& interfaces, uint16_t port) {
   Listener listener;
   listener.contact.host = host_id();
@@ -22,7 +22,7 @@ Result<Listener> listen_at(const std::vector<Interface>& interfaces, uint16_t po
     address.set_port(port);
     auto fd = listen_on(address, &bound);
     if (!fd && fd.error().sys_errno != EADDRNOTAVAIL && fd.error().sys_errno != EAFNOSUPPORT) return fd.error();
-    if (!fd) {  // IPv6 may be on its way up, or down
+    if (!fd) {  // IPv6 may be coming up or going down
       failed = fd.error();
       continue;
     }
@@ -52,7 +52,7 @@ Result<Listener> listen_behind_port(const std::vector<Interface>& interfaces, ui
 
 std::vector<Interface> advertised(std::vector<Interface> interfaces) {
   const std::string filter = env_string(Env::kSocketIfname);
-  if (!filter.empty() && !filter.starts_with('^')) return interfaces;  // else none is named
+  if (!filter.empty() && !filter.starts_with('^')) return interfaces;  // the user named these
   const bool any_real = std::any_of(interfaces.begin(), interfaces.end(),
                                     [](const Interface& i) { return preference(i) == kRealNetwork; });
   const int wanted = any_real ? kRealNetwork : kLinkLocal;

@@ -63,7 +63,7 @@ void log(LogLevel level, const char* fmt, ...) {
   va_end(args);
   if (used > static_cast<int>(sizeof line) - 2) used = sizeof line - 2;
   line[used++] = '\n';
-  // A full disk or a closed stderr must not stop the job: a lost log line is lost.
+  // A full disk or a closed stderr must not stop the job: the line is dropped.
   const NoWriteSignal quiet;
   [[maybe_unused]] const ssize_t written = ::write(sink().fd, line, static_cast<size_t>(used));
 }

@@ -1,14 +1,13 @@
-// The expensive side of a barrier between a store and a later load of two threads that each look for what the other has
-// stored: where the kernel can run a barrier on all CPUs, the thread that seldom does this asks for that, and the one
-// that does it all the time needs none, only the compiler's (atomic_signal_fence).
+// The slow side of an asymmetric store-load barrier between two threads that each store and then load what the other
+// stored: the thread that seldom does so has the kernel run a barrier on all CPUs, if it can, and the thread that does
+// so all the time needs only a compiler barrier (atomic_signal_fence).
 #pragma once
 
 namespace tutti {
 
-// Whether the kernel can: registers this process, as every process must whose threads rely on it.
+// Whether the kernel can do this. Registers this process, as every process must whose threads rely on it.
 bool membarrier_is_there();
-// A barrier of this thread too. A system call of some microseconds. It reaches all threads of all processes that are
-// registered.
+// A barrier for this thread and all threads of all registered processes. A system call of some microseconds.
 void membarrier_everywhere();
 
 }  // namespace tutti

@@ -1,10 +1,10 @@
-// Things that each thread has for itself, and that need a destructor. Those of the main thread are destroyed before
-// static objects are, and the destructors of these may still call the library, to leave their groups, say.
+// Thread-local objects that need a destructor. The main thread's are destroyed before static objects, whose destructors
+// may still call the library, to leave their groups, say.
 #pragma once
 
 namespace tutti {
 
-// This thread's T. It is destroyed with the thread; who asks afterwards gets one that stays.
+// This thread's T, destroyed with the thread; a call after that gets one that is never destroyed.
 template <class T>
 T& own_of_thread() {
   static constinit thread_local bool has_ended = false;

@@ -8,13 +8,13 @@
 namespace tutti {
 namespace {
 
-// Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed: other threads
-// may outlive main.
+// Created when the library is loaded, because the first use might coincide with another thread's fork. Never destroyed:
+// other threads may outlive main.
 struct Names {
   Names() { hold_while_forking(mutex); }
   std::mutex mutex;
   uint64_t last = 0;
-  std::array<std::string, kMostPlaces> all;  // at their numbers' remainders
+  std::array<std::string, kMostPlaces> all;  // each at its number modulo kMostPlaces
 };
 
 Names& g_names = *new Names;

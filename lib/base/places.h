@@ -1,5 +1,5 @@
-// This header: names for the places that call, for bindings whose callers an address says nothing of: "all_reduce of
-// float32[1024] at train.py:41". A name has a number, which takes the place of the caller's address.
+// This header: names for places, which are call sites in bindings, where return addresses say nothing: "all_reduce of
+// float32[1024] at train.py:41". Each name has a number, which stands in for the caller's address.
 //
 // All functions from any thread.
 #pragma once
@@ -11,31 +11,31 @@
 
 namespace tutti {
 
-inline constexpr size_t kMostPlaceBytes = 119;  // what is longer loses its end
-inline constexpr size_t kMostPlaces = 4096;     // the last ones; who calls from an older one is not known
+inline constexpr size_t kMostPlaceBytes = 119;  // longer names are cut
+inline constexpr size_t kMostPlaces = 4096;     // only the newest are kept; older ones are forgotten
 
-// A number for a name; never 0.
+// A new number for a name; never 0.
 uint64_t name_place(std::string_view name);
-// Empty if it was forgotten.
+// Empty if the name was forgotten.
 std::string place_name(uint64_t place);
 
-// A place's name as what follows an operation's: " (all_reduce of float32[4] at train.py:41)", or nothing.
+// A place's name as a suffix of an operation's: " (all_reduce of float32[4] at train.py:41)", or nothing.
 inline std::string in_parentheses(const std::string& name) {
   return name.empty() ? name : " (" + name + ")";
 }
 
-// Where this thread's calls come from, from now on; 0: from where they are seen to.
+// The place of this thread's calls from now on; 0: their real return addresses.
 void set_place(uint64_t place);
 uint64_t place_of_thread();
 
-// Places among callers: no program has addresses as high.
+// Marks a place among caller addresses: no program has addresses this high.
 inline constexpr uint64_t kPlaceBit = uint64_t{1} << 63;
 inline uint64_t to_place(const void* caller) {
   const auto word = reinterpret_cast<uintptr_t>(caller);
   return (word & kPlaceBit) != 0 ? word & ~kPlaceBit : 0;
 }
 
-// Where no thread has set any, none needs its own variable, which takes a function call.
+// Until a thread sets a place, no thread reads its thread-local variable, which takes a function call.
 extern std::atomic<bool> g_has_places;
 inline const void* caller_or_place(const void* address) {
   if (!g_has_places.load(std::memory_order_relaxed)) return address;

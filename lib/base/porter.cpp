@@ -22,13 +22,13 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kMostCallers = 16;          // that have not said where they want to go
-constexpr int64_t kSilenceNs = 100'000'000;  // where room is short, after which the oldest goes
-constexpr int kLookMs = 1000;                // whether there are still doors
+constexpr size_t kMostCallers = 16;          // that have not named a door yet
+constexpr int64_t kSilenceNs = 100'000'000;  // after which the oldest is dropped if room is short
+constexpr int kLookMs = 1000;                // between checks for closed doors
 constexpr int kPauseMs = 20;
-constexpr int kHandOverMs = 1000;  // between a porter's connection and what it brings: no time, unless it was stopped
+constexpr int kHandOverMs = 1000;     // from a porter's connection to the one it brings: no time, unless it was stopped
 constexpr double kShareSeconds = 10;  // for another process to share the port
-constexpr int kRefusals = 50;         // of the port, which a process that ends may still have for a moment
+constexpr int kRefusals = 50;         // of the port, which an exiting process may still hold for a moment
 
 constexpr const char* kDoorName = "tutti-door-";
 std::string name_of(uint64_t door) {
@@ -41,7 +41,7 @@ bool is_same_user(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
 }
 
-// Whatever signals come meanwhile: what is not waited for is lost, and its caller refused.
+// Signals do not end the wait: a connection that is not waited for is lost, and its caller refused.
 Fd receive_socket(int from, int limit_ms) {
   const Deadline deadline = Deadline::after_seconds(limit_ms / 1e3);
   pollfd waiting{from, POLLIN, 0};
@@ -55,7 +55,7 @@ Fd receive_socket(int from, int limit_ms) {
 }
 
 struct Port {
-  Fd names;  // where other processes of this host get it
+  Fd names;  // where other processes of this host get the port
   Fd calls;
 };
 
@@ -66,7 +66,7 @@ Error unusable(uint16_t number, const std::string& why) {
           -1, EADDRINUSE};
 }
 
-// What the process that has it does not give in time, the next attempt may: it may just have closed it.
+// An empty Port if the process that holds the port does not share it: it may just have closed it, so try again.
 Result<Port> share_port(const std::string& name, uint16_t number, Deadline deadline) {
   auto socket = connect_start(unix_abstract_address(name));
   if (!socket) return Port{};
@@ -96,8 +96,8 @@ Result<Port> open_port(uint16_t number) {
   }
 }
 
-// Those of this process, by port. A porter runs as long as its port has any. Made when the library is loaded, because a
-// first use may meet another thread's fork; never destroyed, because porters may outlive main.
+// This process's doors, by port. A porter runs while its port has any. Created when the library is loaded, because the
+// first use might coincide with another thread's fork; never destroyed, because porters may outlive main.
 struct Doors {
   Doors();
   std::mutex mutex;
@@ -143,7 +143,7 @@ void Porter::run() {
   }
 }
 
-// A name that can be taken is nobody's door any more.
+// If a door's name can be bound, nobody listens there any more.
 bool Porter::stays() {
   if (now_ns() < next_look_ns_) return true;
   next_look_ns_ = now_ns() + int64_t{kLookMs} * 1'000'000;
@@ -161,7 +161,7 @@ void Porter::share() {
   while (const Fd other = accept_one(port_.names.get()))
     if (is_same_user(other.get()) && send_with_descriptor(other.get(), "", 1, port_.names))
       send_with_descriptor(other.get(), "", 1, port_.calls);
-  if (errno != EAGAIN) ::poll(nullptr, 0, kPauseMs);  // there is no descriptor for it
+  if (errno != EAGAIN) ::poll(nullptr, 0, kPauseMs);  // no descriptors are left
 }
 
 void Porter::take_in() {
@@ -174,7 +174,7 @@ void Porter::take_in() {
   }
 }
 
-// True when it has gone where it wanted, or away: a rank's hello comes whole.
+// True when the caller was passed on or is to be dropped. A rank's hello arrives whole.
 bool Porter::serve(const Caller& caller) {
   Hello hello{};
   const bool is_late = now_ns() - caller.since_ns > kHandshakePatienceNs;
@@ -183,7 +183,7 @@ bool Porter::serve(const Caller& caller) {
   for (const uint64_t number : {hello.door, uint64_t{number_}}) {
     if (n != sizeof hello) break;
     const auto door = connect_start(unix_abstract_address(name_of(number)));
-    if (!door && door.error().sys_errno != ECONNREFUSED) {  // no descriptor for it, or its queue is full: soon, perhaps
+    if (!door && door.error().sys_errno != ECONNREFUSED) {  // no descriptor is left, or its queue is full: try again
       ::poll(nullptr, 0, kPauseMs);
       return is_late;
     }
@@ -217,7 +217,7 @@ bool is_door(int listen_fd) {
   return address && address->to_string().find(kDoorName) != std::string::npos;
 }
 
-// A descriptor that comes when there is no room for it is lost, so room is made sure of.
+// A descriptor that arrives while none is free is lost, so one is reserved first.
 Fd accept_at_door(int door) {
   Fd room(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!room) return {};

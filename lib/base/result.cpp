@@ -17,7 +17,7 @@ Error system_error(std::string what, int sys_errno) {
   return Error{Code::kSystemError, std::move(what), -1, sys_errno};
 }
 
-// Numbers have a point whatever locale the program has set, because files for other programs are made of such texts.
+// Always with a decimal point, whatever locale the program has set: other programs read files made of such texts.
 std::string format(const char* fmt, ...) {
   static const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
   const locale_t before = uselocale(plain);

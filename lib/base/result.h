@@ -1,5 +1,5 @@
-// base: what every other room stands on: results, logging, environment, clocks, descriptors, sockets, authentication.
-// It includes nothing of Tutti. Everything here is a value or a free function; unless a header says otherwise,
+// base: what every other room builds on: results, logging, environment, clocks, descriptors, sockets, authentication.
+// It includes no other room of Tutti. Everything here is a value or a free function; unless a header says otherwise,
 // functions are safe to call from any thread and never block.
 #pragma once
 
@@ -23,8 +23,8 @@ enum class Code : int {
   kTimeout = 8,
 };
 
-// An error is a value that may cross threads, processes and finally the C boundary. `message` is a sentence that names
-// the thing and what to do about it; `culprit_rank` is the rank whose loss or mistake caused it, -1 when there is none.
+// An error is a value that may cross threads, processes and finally the C boundary. `message` is a sentence that says
+// what failed and what to do about it; `culprit_rank` is the rank whose loss or mistake caused it, -1 if none.
 struct Error {
   Code code = Code::kInternalError;
   std::string message;
@@ -63,7 +63,7 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
-// "open /dev/x: Permission denied", with errno kept, and with what to do where a limit is the reason.
+// "open /dev/x: Permission denied", with errno kept; adds the remedy if a process limit is the cause.
 Error system_error(std::string what, int sys_errno);
 
 // printf into a std::string.

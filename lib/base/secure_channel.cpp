@@ -13,10 +13,10 @@ namespace {
 
 constexpr size_t kHeadBytes = sizeof(uint32_t), kProofBytes = 16, kAroundBytes = kHeadBytes + kProofBytes;
 static_assert(kProofBytes == AesGcm::kProofBytes && kProofBytes == crypto_aead_chacha20poly1305_ietf_ABYTES);
-constexpr size_t kTogetherBytes = 1024;  // to copy them costs less than another record
-// At first; and a read through it brings many small records.
+constexpr size_t kTogetherBytes = 1024;  // copying this much costs less than another record
+// The receive buffer's first size: one read into it brings many small records.
 constexpr size_t kStageBytes = 8192;
-// Of large ones. All-reduces of 16 MiB by 2 ranks on loopback take 5.1 ms; with a call of the kernel's for each, 6.8.
+// Large records for each system call. All-reduces of 16 MiB by 2 ranks on loopback take 5.1 ms; with one for each, 6.8.
 constexpr size_t kRecordsAtOnce = 4, kTextBytesAtOnce = kRecordsAtOnce * kMostTextBytes;
 
 template <class Some>
@@ -102,7 +102,7 @@ void RecordSender::seal_record(const void* text, size_t bytes) {
   text_bytes_ += bytes;
 }
 
-// What is small becomes one record, of anything else each part one or several, as much as goes at once.
+// Small parts are joined in one record; otherwise each part becomes one or several, kTextBytesAtOnce in all at most.
 void RecordSender::seal(std::initializer_list<iovec> parts) {
   begin_ = end_ = text_bytes_ = 0;
   size_t bytes = 0;
@@ -141,7 +141,7 @@ RecordReceiver::~RecordReceiver() {
   sodium_memzero(records_.data(), records_.size());
 }
 
-// 0: its length has not come.
+// 0: its length has not arrived yet.
 size_t RecordReceiver::next_record_bytes() const {
   if (end_ - begin_ < kHeadBytes) return 0;
   uint32_t text_bytes;
@@ -149,7 +149,7 @@ size_t RecordReceiver::next_record_bytes() const {
   return text_bytes + kAroundBytes;
 }
 
-// To its place, or if there is no room for all of it where it lies.
+// Decrypts the next record to `to`, or in place if it does not fit there.
 RecordReceiver::Opened RecordReceiver::open_record(uint8_t* to, size_t room, size_t* got) {
   const size_t record_bytes = next_record_bytes();
   if (record_bytes == 0) return Opened::kNothing;
@@ -169,7 +169,7 @@ RecordReceiver::Opened RecordReceiver::open_record(uint8_t* to, size_t room, siz
   return Opened::kRecord;
 }
 
-// False if nothing came.
+// False if nothing arrived.
 bool RecordReceiver::read_more(int fd) {
   if (std::exchange(drained_, false)) {
     errno = EAGAIN;
@@ -179,7 +179,7 @@ bool RecordReceiver::read_more(int fd) {
   if (begin_ > 0) memmove(records_.data(), records_.data() + begin_, have);
   begin_ = 0;
   end_ = have;
-  // And the length of one more: then full records lie as they are read, and nothing has to be moved.
+  // Room for the next record's length too: then full records stay where they are read, and nothing is moved.
   if (records_.size() < needs + kHeadBytes) records_.resize(kRecordsAtOnce * needs + kHeadBytes);
   const size_t wanted = records_.size() - have;
   ssize_t n;

@@ -1,13 +1,12 @@
-// What goes through a connection that is encrypted: records.
+// An encrypted connection carries records:
 //
-//   u32: bytes of text | the text, encrypted | 16 bytes that prove it and its length
+//   u32: bytes of text | the text, encrypted | 16 bytes that authenticate it and its length
 //
-// Each direction has a key of its own and counts its records in their nonces. So one that was changed, left out, sent
-// again, moved or put in does not fit where it comes. After kRenewBytes both sides derive the direction's next key and
-// forget the last one. The handshake (handshake.h) makes the first.
+// Each direction has its own key and counts its records in their nonces, so a record that was changed, dropped,
+// replayed, reordered or inserted fails to open. After kRenewBytes both sides derive the direction's next key and erase
+// the old one. The handshake (handshake.h) makes the first.
 //
-// One thread may send while another one receives; nothing else may be done at the same time. The descriptor stays the
-// caller's.
+// One thread may send while another receives; no other concurrent use. The caller keeps ownership of the descriptor.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +23,7 @@
 namespace tutti {
 
 enum class Cipher : uint8_t { kNone = 0, kChaCha20 = 1, kAes256 = 2 };  // ChaCha20-Poly1305 and AES-256-GCM
-// Those that this machine is fast at, as bits: each one's is its value. ChaCha20 is always there.
+// The ciphers that this machine runs fast, as a bit mask of their values. ChaCha20 is always included.
 uint8_t ciphers_here();
 
 using Secret = std::array<uint8_t, 32>;
@@ -48,21 +47,21 @@ class RecordKey {
   Nonce nonce() const;
   void count(size_t text_bytes);
 
-  AesGcm aes_;  // with its key, if it is the cipher
+  AesGcm aes_;  // holds the key if the cipher is AES
   Cipher cipher_;
   Secret key_;
-  uint64_t records_ = 0;     // in all
-  uint64_t text_bytes_ = 0;  // since the last key
+  uint64_t records_ = 0;     // in total, over all keys
+  uint64_t text_bytes_ = 0;  // since the key was renewed
   uint64_t renew_bytes_;
 };
 
 class RecordSender {
  public:
   RecordSender(Cipher cipher, const Secret& key, uint64_t renew_bytes) : key_(cipher, key, renew_bytes) {}
-  // As send(2) with MSG_DONTWAIT. What is counted is text: of `parts` as much as the kernel has taken whole records of.
-  // After EAGAIN the next call begins with the same bytes, for they may be on their way.
+  // Like send(2) with MSG_DONTWAIT. Counts text: the bytes of `parts` whose whole records the kernel has taken. After
+  // EAGAIN the next call must begin with the same bytes, because part of their record may have been sent.
   ssize_t send(int fd, std::initializer_list<iovec> parts);
-  uint64_t wire_bytes() const { return wire_bytes_; }  // that the kernel has taken, encrypted
+  uint64_t wire_bytes() const { return wire_bytes_; }  // encrypted bytes that the kernel has taken
 
  private:
   void seal(std::initializer_list<iovec> parts);
@@ -70,7 +69,7 @@ class RecordSender {
 
   RecordKey key_;
   std::vector<uint8_t> records_;
-  size_t begin_ = 0, end_ = 0, text_bytes_ = 0;  // of what the kernel is yet to take
+  size_t begin_ = 0, end_ = 0, text_bytes_ = 0;  // unsent part of records_; text in all of it
   uint64_t wire_bytes_ = 0;
 };
 
@@ -80,10 +79,10 @@ class RecordReceiver {
   ~RecordReceiver();
   RecordReceiver(const RecordReceiver&) = delete;
   RecordReceiver& operator=(const RecordReceiver&) = delete;
-  // As recv(2) with MSG_DONTWAIT. Errno is EBADMSG, for ever, when something came that the other side has not sent like
-  // that. Less than there is room for means that the kernel has no more.
+  // Like recv(2) with MSG_DONTWAIT. Once a record fails to open, errno is EBADMSG for good. Fewer bytes than there is
+  // room for mean that the kernel has no more for now.
   ssize_t recv(int fd, void* to, size_t room);
-  // Received from the kernel, and not taken by recv.
+  // Whether bytes from the kernel have not been returned by recv() yet.
   bool has_rest() const { return text_begin_ < text_end_ || begin_ < end_; }
 
  private:
@@ -95,10 +94,10 @@ class RecordReceiver {
 
   RecordKey key_;
   std::vector<uint8_t> records_;
-  size_t begin_ = 0, end_ = 0;            // of what has come
-  size_t text_begin_ = 0, text_end_ = 0;  // of a record that was opened where it lies, what is yet to be taken
+  size_t begin_ = 0, end_ = 0;            // unopened part of records_
+  size_t text_begin_ = 0, text_end_ = 0;  // unread text of a record that was decrypted in place
   bool drained_ = false;                  // the last read got less than it asked for
-  int broken_by_ = 0;                     // errno
+  int broken_by_ = 0;                     // errno that every call gives from now on; 0: none
 };
 
 // Both directions of a connection.
@@ -107,15 +106,15 @@ struct SecureChannel : RecordSender, RecordReceiver {
       : RecordSender(cipher, sends_by, renew_bytes), RecordReceiver(cipher, receives_by, renew_bytes) {}
 };
 
-// A connection that may be encrypted; null: it is not.
+// For a connection that may be encrypted; channel null: it is not.
 ssize_t send_some(int fd, SecureChannel* channel, const void* data, size_t bytes);
 ssize_t recv_some(int fd, SecureChannel* channel, void* to, size_t room);
-// What is left of so many bytes, of which *done have gone. kSome: no more of them goes now; kBroken: see errno, which
-// is 0 where the other side has closed.
+// Moves the rest of `bytes` bytes, of which *done have been moved. kSome: the next call would block; kBroken: see
+// errno, 0 if the other side closed the connection.
 enum class Moved { kAll, kSome, kBroken };
 Moved send_rest(int fd, SecureChannel* channel, const void* data, size_t bytes, size_t* done);
 Moved recv_rest(int fd, SecureChannel* channel, void* to, size_t bytes, size_t* done);
-// As strerror, for an errno of these.
+// Like strerror(), for an errno of the functions above.
 std::string why_broken(int sys_errno);
 
 }  // namespace tutti

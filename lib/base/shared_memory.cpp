@@ -63,7 +63,7 @@ Table& table() {
   return *all;
 }
 
-// What /proc/self/maps says of an address.
+// What /proc/self/maps says about an address.
 struct Mapping {
   uintptr_t begin = 0, end = 0;
   bool shared = false;
@@ -93,7 +93,7 @@ Result<Mapping> find_mapping(uintptr_t at) {
   return is_found ? m : Mapping{};
 }
 
-// A descriptor of our own for the file behind a mapping: the kernel's link to it where we may follow that, else any
+// A new descriptor of the file behind a mapping: through the kernel's link to it if permitted, else a duplicate of any
 // descriptor of this process that is open on it.
 Fd open_file_behind(const Mapping& mapping) {
   const std::string link = format("/proc/self/map_files/%" PRIxPTR "-%" PRIxPTR, mapping.begin, mapping.end);
@@ -129,7 +129,7 @@ bool has_pages(const Fd& file, uint64_t offset, uint64_t bytes) {
 }
 
 Result<void*> SharedMemory::allocate(size_t bytes) {
-  // The file may be larger than all memory, and using it would end in SIGBUS.
+  // A memfd may be larger than all memory, and using it would end in SIGBUS.
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes / page_bytes >= static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)))
     return system_error(format("%zu bytes are more than this machine's memory", bytes), ENOMEM);
@@ -165,9 +165,9 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
   if (mapping.shared && bytes > mapping.end - begin)
     return Error{Code::kInvalidArgument, format("%zu bytes at %p span more than one mapping: this one has %zu", bytes,
                                                 memory, static_cast<size_t>(mapping.end - begin))};
-  Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();  // none: there may be no file that could be open
+  Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();  // may be none: the file has to be open
   const uint64_t offset = mapping.offset + (begin - mapping.begin);
-  if (fd && !has_pages(fd, offset, bytes)) fd.reset();  // else peers would be sent there, and not go
+  if (fd && !has_pages(fd, offset, bytes)) fd.reset();  // else peers would be told to map it, and refuse
   const std::unique_lock lock(table().mutex);
   return table().add(begin, bytes, std::move(fd), offset);
 }

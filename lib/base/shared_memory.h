@@ -1,6 +1,6 @@
-// Memory of this process that stays where it is: what tuttiMemAlloc gave out and what users have registered. Most of it
-// other processes can map, because a descriptor stands for it. Memory of devices, too, that network devices may know by
-// its dmabuf. One table for the process; any thread. A block that was removed stays valid for those who hold it.
+// Memory of this process at fixed addresses: what tuttiMemAlloc gave out and what users have registered. Other
+// processes can map most of it, through a file descriptor. Also device memory, which network devices may reach through
+// its dmabuf. One table for the process; any thread. A removed block stays valid for those who hold it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace tutti {
 
 struct SharedBlock {
-  uint64_t id = 0;  // never used again
+  uint64_t id = 0;  // never reused
   uintptr_t begin = 0, end = 0;
   Fd fd;                   // none: private memory, or no descriptor of it is open
   uint64_t offset = 0;     // of `begin` in the file behind fd
@@ -24,32 +24,32 @@ struct SharedBlock {
   }
 };
 
-// Zeroed memory that others can map. Who has it mapped cannot be killed by somebody who makes it shorter.
+// Zeroed memory that others can map. Nobody can shrink it, which would kill the processes that have it mapped.
 Result<Fd> sealed_memory(const char* name, size_t bytes);
-// Whether others may map these bytes of a file: what lies beyond its last page kills whoever touches it. A device has
-// none.
+// Whether others may map these bytes of a file: touching what lies beyond its last page kills a process. A device has
+// no pages.
 bool has_pages(const Fd& file, uint64_t offset, uint64_t bytes);
 
 class SharedMemory {
  public:
-  // Zeroed memory behind a memfd of its own, in the table until free().
+  // Zeroed memory in its own memfd, in the table until free().
   static Result<void*> allocate(size_t bytes);
-  // False if `memory` was not allocated here. The pages return at once, even if peers still map them; but not from a
-  // child, which shares them with who has allocated them.
+  // False if `memory` was not allocated here. Its pages are released at once, even if peers still map them; except in a
+  // forked child, which shares them with the process that allocated them.
   static bool free(void* memory);
 
-  // Enters the user's memory; others can map it if it is a MAP_SHARED mapping of a memfd or file that is open, and ends
-  // no later than that does. kInvalidArgument if it is no memory, or more than one shared mapping.
+  // Enters the user's memory; others can map it if it is a MAP_SHARED mapping of an open memfd or file and does not
+  // extend beyond its end. kInvalidArgument if it is not mapped, or is more than one shared mapping.
   static Result<std::shared_ptr<const SharedBlock>> add(void* memory, size_t bytes);
-  // Enters memory of a device, for which a dmabuf stands.
+  // Enters device memory, exported as a dmabuf.
   static std::shared_ptr<const SharedBlock> add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset);
   static bool remove(uint64_t id);
 
-  // The block that has all of these bytes and that others can map, or null.
+  // The block that contains all of these bytes and that others can map, or null.
   static std::shared_ptr<const SharedBlock> find(const void* data, size_t bytes);
-  // The same, also of private memory and of devices'.
+  // The same, but also private and device memory.
   static std::shared_ptr<const SharedBlock> find_registered(const void* data, size_t bytes);
-  // A new descriptor of a block in device memory; else none.
+  // A new descriptor of a device block's dmabuf; none for other blocks.
   static Fd dmabuf(uint64_t id, uint64_t* offset);
   static bool is_live(uint64_t id);
   // Changes whenever a block is removed.

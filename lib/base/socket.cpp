@@ -48,7 +48,7 @@ Address any_address(int family, uint16_t port) {
   return address;
 }
 
-// errno comes as a value: naming the address may change it.
+// errno is passed by value: naming the address may change it.
 Error about(const Address& address, const char* what, int sys_errno) {
   return system_error(what + address.to_string(), sys_errno);
 }
@@ -63,7 +63,7 @@ Result<void> wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
-// Docker's further bridges are br- and a number; br-ex, say, may be a host's way out.
+// Docker's other bridges are called br- and a hexadecimal number; br-ex, say, may be the host's uplink.
 bool is_container_bridge(const std::string& name) {
   constexpr size_t kDockersNameBytes = 15;
   if (name.size() == kDockersNameBytes && name.starts_with("br-"))
@@ -72,7 +72,7 @@ bool is_container_bridge(const std::string& name) {
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](const char* p) { return name.starts_with(p); });
 }
 
-// One that children do not get.
+// A socket that forked children do not keep.
 template <class Make>
 Fd own_socket(Make&& make) {
   const std::lock_guard lock(sockets_mutex());
@@ -91,7 +91,7 @@ void set_low_latency(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// Both ends agree on it when they connect, so that one of them has to know. Sockets of another kind ignore it.
+// Both ends agree on it when they connect, so only one of them has to set it. Sockets of another kind ignore it.
 void limit_segments(int fd, int segment_bytes) {
   const auto setting = env_int(Env::kTcpSegmentBytes);
   const int most = segment_bytes > 0 ? segment_bytes : setting ? static_cast<int>(setting.value()) : 0;
@@ -111,7 +111,7 @@ HostId id_of(const std::string& text) {
   return id;
 }
 
-// Of this boot of the kernel; the host's name where that tells none.
+// Identifies this boot of the kernel; the host's name if the kernel does not tell.
 std::string boot_id() {
   static const auto& boot = *new std::string(first_line("/proc/sys/kernel/random/boot_id"));
   return boot.empty() ? host_name() : boot;
@@ -206,7 +206,7 @@ Preference preference(const Interface& i) {
 }
 
 int64_t megabits_per_second(const Interface& interface) {
-  // Nothing can be read where it has no carrier.
+  // The file cannot be read while the interface has no carrier.
   return std::max(atoll(first_line("/sys/class/net/" + interface.name + "/speed").c_str()), 0ll);
 }
 
@@ -299,7 +299,7 @@ Code connect_finished(int fd, int* sys_errno) {
   return error == 0 ? Code::kSuccess : Code::kSystemError;
 }
 
-// Who waits for messages asks now and then. Mostly nobody is there, and then no lock is taken.
+// Called now and then by threads that wait for messages. Usually nobody is connecting, and then no lock is taken.
 Fd accept_one(int listen_fd) {
   pollfd waiting{listen_fd, POLLIN, 0};
   if (::poll(&waiting, 1, 0) == 0) {
@@ -317,7 +317,7 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG;
   int rc = getaddrinfo(host.c_str(), nullptr, &hints, &list);
-  if (rc != 0) {  // ADDRCONFIG ignores loopback: a host that has nothing else still resolves itself
+  if (rc != 0) {  // AI_ADDRCONFIG ignores loopback: a host that has nothing else must still resolve itself
     hints.ai_flags = 0;
     rc = getaddrinfo(host.c_str(), nullptr, &hints, &list);
   }

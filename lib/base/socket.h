@@ -25,8 +25,8 @@ struct Address {
   int family() const { return storage.ss_family; }
   uint16_t port() const;
   void set_port(uint16_t port);
-  bool same_place(const Address& other) const;  // whatever the port
-  // How many of the first bits are the same; -1 if the families differ.
+  bool same_place(const Address& other) const;  // ignoring the port
+  // Length of the common prefix in bits; -1 if the families differ.
   int common_bits(const Address& other) const;
   std::string to_string() const;  // "10.0.0.1:4000", "[fe80::1%3]:4000", "unix:@name"
   bool is_loopback() const;
@@ -36,54 +36,54 @@ struct Address {
 struct Interface {
   std::string name;
   Address address;       // port 0
-  int network_bits = 0;  // so many of the address are its network's
+  int network_bits = 0;  // length of the network prefix
 };
-// NCCL's grammar for names: "eth,ib" prefixes, "=eth0" whole ones, "^docker" none that match. is_it() is asked of the
-// parts between commas.
+// NCCL's grammar for names: "eth,ib" prefixes, "=eth0" exact names, "^docker" all that do not match. is_it() is asked
+// about each part between commas.
 bool matches_filter(std::string_view filter, const std::function<bool(std::string_view part, bool exact)>& is_it);
-// As the kernel knows it; 0 if it does not, as of most devices that are no hardware.
+// As the kernel reports it; 0 if it does not, as for most virtual devices.
 int64_t megabits_per_second(const Interface& interface);
 bool is_hardware(const Interface& interface);
-// Lower is better. A container bridge's address is on every host the same.
+// Lower is better. A container bridge has the same address on every host.
 enum Preference : int { kRealNetwork, kContainerBridge, kLinkLocal, kLoopback };
 Preference preference(const Interface& interface);
 
-// All of this host's that are up, whatever the user wants.
+// All of this host's interfaces that are up, whatever TUTTI_SOCKET_IFNAME says.
 Result<std::vector<Interface>> all_interfaces();
 // This host's usable addresses (interfaces that are up), filtered by TUTTI_SOCKET_IFNAME. Without a filter, in order of
 // preference: global addresses, then docker-like bridges and link-local ones, then loopback.
 // An error names the filter and the interfaces there are when nothing matches.
 Result<std::vector<Interface>> local_interfaces();
 
-// Listens on `address` (port 0: any free one); `bound` receives the address really used.
+// Listens on `address` (port 0: any free one); `bound` receives the address actually used.
 Result<Fd> listen_on(const Address& address, Address* bound);
 // Listens on every address of the host, IPv6 and IPv4 in one socket where the kernel allows it.
 Result<Fd> listen_any(uint16_t port, uint16_t* bound_port);
 Result<Fd> listen_unix_abstract(const std::string& name);
 
-// Starts to connect; the connection is there when `connect_finished` says so. TCP sends no more data in a packet than
-// this; 0: TUTTI_TCP_MSS, or as much as the interface takes.
+// Starts to connect; `connect_finished` tells when the connection is established. TCP sends at most `segment_bytes` of
+// data in a packet; 0: TUTTI_TCP_MSS, or as much as the interface takes.
 Result<Fd> connect_start(const Address& address, int segment_bytes = 0);
-// Passes every network, also one that drops larger packets without a word: who meets there can say so.
+// Passes every network, even one that silently drops larger packets, so that ranks that meet there can report it.
 inline constexpr int kSmallSegmentBytes = 500;
-// Non-blocking: InProgress as kInProgress, else success or why it failed.
+// Non-blocking: kInProgress, kSuccess, or kSystemError with the reason in *sys_errno.
 Code connect_finished(int fd, int* sys_errno);
-// Accepts one pending connection, or one that a porter has brought; an invalid Fd when there is none.
+// Accepts one pending connection, or one that a porter has brought; an invalid Fd if there is none (errno: EAGAIN).
 Fd accept_one(int listen_fd);
 
-// host:port, [v6]:port; names are resolved (this may block on DNS).
+// The addresses of a host's name or of a numeric address, with this port (this may block on DNS).
 Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
-// The same of a host whose name may not be there yet, as that of a container that is being started.
+// The same, tried again until the deadline: the name may not exist yet, as while its container is being started.
 Result<std::vector<Address>> resolve(const std::string& host, uint16_t port, Deadline deadline);
 Address unix_abstract_address(const std::string& name);
 
-// Of a socket's own end, and of the other one; nothing if it has none.
+// The address of a socket's own end, and of the other end; nothing if it has none.
 std::optional<Address> local_address(int fd);
 std::optional<Address> peer_address(int fd);
-std::string peer_name(int fd);  // whom this socket is connected to: "10.0.0.1:4000"
+std::string peer_name(int fd);  // the other end: "10.0.0.1:4000"
 
-// Whether new connections send at the rate that they have seen to get through (BBR), whatever is lost; others halve
-// theirs when a packet is.
+// Whether new connections send at the delivery rate they measure (BBR), regardless of losses; others halve their rate
+// when a packet is lost.
 bool sends_by_rate();
 
 // Blocking helpers for set-up paths: all bytes or an error (kTimeout when the deadline passes, kRemoteError when the
@@ -91,14 +91,14 @@ bool sends_by_rate();
 Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline, SecureChannel* channel = nullptr);
 Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline, SecureChannel* channel = nullptr);
 
-// Who this machine is as far as shared memory and UNIX sockets reach: boot id and network namespace, 16 bytes.
-// Two network namespaces are two hosts.
+// The host within which shared memory and UNIX sockets reach, by boot id and network namespace, as 16 bytes. Two
+// network namespaces are two hosts.
 struct HostId {
   uint8_t bytes[16];
   bool operator==(const HostId&) const = default;
 };
 HostId host_id();
-// The same without the namespace: whose CPUs it runs on. Containers may share those.
+// The same without the namespace: the machine whose CPUs this process uses. Containers may share it.
 HostId machine_id();
 std::string host_name();
 

@@ -1,5 +1,5 @@
-// A stable sort for short lists. std::stable_sort is not taken, because clang 16 and later warn of it in the headers of
-// g++ 12, which use what they call deprecated.
+// A stable sort for short lists. Not std::stable_sort, because clang 16 and later warn that it uses deprecated
+// functions in the headers of g++ 12.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-// By insertion: what is in order already costs one comparison for each bit of its place.
+// Binary insertion: an element that is already in order costs one comparison for each bit of its position.
 template <typename Iterator, typename Less>
 void sort_stably(Iterator begin, Iterator end, const Less& less) {
   for (Iterator at = begin; at != end; ++at) std::rotate(std::upper_bound(begin, at, *at, less), at, std::next(at));

@@ -1,5 +1,5 @@
-// What the kernel knows of a TCP connection; nothing of other sockets. Any thread. Not with <netinet/tcp.h>, which has
-// an older structure of that name.
+// What the kernel knows about a TCP connection; nothing for other sockets. Any thread. Do not include together with
+// <netinet/tcp.h>, which has an older structure of the same name.
 #pragma once
 
 #include <linux/tcp.h>
@@ -18,7 +18,7 @@ inline std::optional<tcp_info> kernel_info(int fd) {
   return info;
 }
 
-// The shortest there was, there and back, which a busy process hardly makes longer. 0: nothing is known of it.
+// The connection's shortest round trip so far, which a busy process hardly lengthens. 0: unknown.
 inline uint64_t round_trip_ns(int fd) {
   const auto info = kernel_info(fd);
   return info && info->tcpi_min_rtt != UINT32_MAX ? uint64_t{info->tcpi_min_rtt} * 1000 : 0;

@@ -1,4 +1,4 @@
-// Threads, whose start is a Result like all else that may fail.
+// Starts threads, with a Result like everything else that may fail.
 #pragma once
 
 #include <new>
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-// `which` is for the error where there can be no more threads: "a stream's thread".
+// `which` names the thread in the error if it cannot be started: "a stream's thread".
 template <class Body>
 Result<std::thread> start_thread(const char* which, Body&& body) {
   try {

@@ -1,6 +1,6 @@
-// Tells ThreadSanitizer of an order between threads that it cannot see, because each maps the memory behind it at an
-// address of its own. What came before tsan_release(key) in one thread comes before what follows tsan_acquire(key) in
-// another. Nothing in other builds.
+// Tells ThreadSanitizer of a happens-before relation that it cannot see, because each thread maps the shared memory at
+// its own address. What precedes tsan_release(key) in one thread happens before what follows tsan_acquire(key) in
+// another. Does nothing in other builds.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ extern "C" void __tsan_release(void* spot);
 namespace tutti {
 
 #if defined(TUTTI_TSAN)
-// ThreadSanitizer keeps its clocks by address and crashes where one thread frees the memory that another still names:
-// these stay. Two keys that share a spot hide a race at most.
+// ThreadSanitizer keeps its clocks by address and crashes if one thread frees memory that another still names, so these
+// are static. Two keys that share a spot can at worst hide a race.
 inline uint64_t tsan_spots[1 << 12];
 inline void* tsan_spot(uint64_t key) {
   return &tsan_spots[key % (sizeof tsan_spots / sizeof *tsan_spots)];
