@@ -1,4 +1,4 @@
-// Planner: deciding.
+// Planner: the choice of an algorithm.
 #include <algorithm>
 
 #include "base/sort.h"
@@ -7,16 +7,16 @@
 namespace tutti {
 namespace {
 
-// So many ranks still talk to each other directly; n * n links are too many one day. In shared memory they are cheap,
-// and what goes along a chain instead is slow where ranks outnumber the CPUs: of 20 on 2 CPUs 8 B of bfloat16 took 107
-// and 896 us, 8 MB 47 and 132 ms; over TCP 8.8 and 2.9 ms, 173 and 313.
+// Up to this many ranks talk to each other directly; beyond that n * n links are too many. In shared memory links are
+// cheap, and the alternative, a chain, is slow if ranks outnumber the CPUs: with 20 ranks on 2 CPUs, direct and chain
+// took 107 and 896 us for 8 B of bfloat16, 47 and 132 ms for 8 MB; over TCP 8.8 and 2.9 ms, 173 and 313.
 constexpr int kFewRanks = 16, kFewHere = 64;
 
 bool has_algorithms(Collective collective) {
   return own_algo(collective, Algo::kDirect) != Algo::kAuto;
 }
 
-// As launchers number ranks, unless they are told otherwise.
+// Whether each host's ranks have consecutive numbers, which is how launchers assign them by default.
 bool stands_host_by_host(const Layout& layout) {
   return std::all_of(layout.hosts.begin(), layout.hosts.end(), [](const std::vector<int>& ranks) {
     return ranks.back() - ranks.front() == static_cast<int>(ranks.size()) - 1;
@@ -29,7 +29,7 @@ bool rounds_once(const Call& call) {
 
 }  // namespace
 
-// Two values have the same sum in any order. Of more floats the sum depends on it: where ranks share memory it is the
+// Two values have the same sum in any order. With more floats the sum depends on it: where ranks share memory it is the
 // order of ranks, which costs nothing there (two-shot all-reduces are the fastest anyway); elsewhere a fixed one.
 Planner::Order Planner::order_of(const Call& call) const {
   if (!traits(call.collective).reduces || n_ranks_ <= 2 || !is_float(call.dtype)) return Order::kAny;
@@ -56,17 +56,17 @@ std::vector<Algo> Planner::algorithms_for(const Call& call, Order order) const {
   return fitting;
 }
 
-// A chain keeps the order of ranks with two links for each, but takes two hops for each, and of small floats twice the
-// bytes. Between a few hosts of several ranks no all-reduce sends less: 2 hosts of 4 took 91 us for 8 KiB at 1 Gb/s,
-// and 240 by any other algorithm.
+// A chain keeps the order of ranks with two links per rank, but takes two hops per rank, and for small floats twice the
+// bytes. Between a few hosts of several ranks each no all-reduce sends less: 2 hosts of 4 ranks took 91 us for 8 KiB at
+// 1 Gb/s, and 240 by any other algorithm.
 bool Planner::chain_fits(const Call& call, Order order, bool is_few) const {
   if (!is_few) return order == Order::kRanks;
   return call.collective == Collective::kAllReduce && has_full_hosts() && stands_host_by_host(sum_layout_) &&
          !rounds_once(call);
 }
 
-// In a fixed order the algorithm must not depend on what a run may have otherwise than another, such as the CPUs that
-// ranks are bound to. But all that add up in the order of ranks give the same bits.
+// With a fixed order the algorithm must not depend on what may differ between runs, such as the CPUs that ranks are
+// bound to. But all algorithms that sum in the order of ranks give the same bits.
 std::vector<Algo> Planner::choices_for(const Call& call, uint64_t bytes) const {
   const Order order = order_of(call);
   std::vector<Algo> choices = algorithms_for(call, order);

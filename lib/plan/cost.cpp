@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
+// Bytes of a slot in the model: typical sizes, so that TUTTI_SLOT_BYTES changes no choice.
 constexpr double kSharedSlotBytes = 128 << 10, kWireSlotBytes = 64 << 10, kSocketSlotBytes = 512 << 10;
 
 double price_ns(const Share& share, const Medium& medium, double oversubscription, double least_hop_ns = 0) {
@@ -15,7 +15,7 @@ double price_ns(const Share& share, const Medium& medium, double oversubscriptio
   return share.hops * std::max(hop, least_hop_ns) + share.messages * medium.message + share.bytes * medium.byte;
 }
 
-// By a rank, in so many nanoseconds.
+// Twice the bytes that a rank sends in this time.
 double twice_sent_in(uint64_t ns, const Facts& facts) {
   return 2e-9 * static_cast<double>(ns) * static_cast<double>(facts.wire_bytes_per_second) / facts.largest_host;
 }
@@ -114,7 +114,7 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
   if (facts.n_ranks == 1) return {.here = {0, 0, 2 * static_cast<double>(bytes)}};
   const uint32_t lanes = lanes_of(collective, algo, bytes, facts);
   const Workload workload = workload_of(collective, bytes, lanes, facts, false);
-  // What has no algorithms is direct.
+  // Collectives without algorithms are direct.
   const Algorithm* const algorithm = algorithm_of(own_algo(collective, algo));
   const auto cost_of =
       (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).cost;
@@ -151,8 +151,8 @@ double wire_ns(const RankCost& cost, const Facts& facts) {
   return 1e9 * std::max(cost.out_bytes / static_cast<double>(facts.wire_bytes_per_second), between_racks);
 }
 
-// With the sum of both, predictions for 3 to 8 ranks on hosts at 1 Gb/s were off by 5 to 30 % (medians), now by 2 to
-// 23, and 4 hosts took 16 KiB by doubling in 277 us instead of 210.
+// With the full sum of both, predictions for 3 to 8 ranks on hosts at 1 Gb/s were off by 5 to 30 % (medians) instead of
+// 2 to 23, and 4 hosts chose doubling for 16 KiB, which took 277 us instead of 210.
 double price_ns(const RankCost& cost, const Facts& facts, const Prices& prices) {
   const double work = work_ns(cost, facts, prices), wire = wire_ns(cost, facts);
   return std::max(work, wire) + std::min(work, wire) * kOneByOne;

@@ -1,4 +1,4 @@
-// Planner: what it decides, for people, and how long that takes.
+// Planner: its decisions explained for people, and estimated times.
 #include <algorithm>
 
 #include "plan/planner.h"

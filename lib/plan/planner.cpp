@@ -6,7 +6,7 @@
 namespace tutti {
 Result<Algo> parse_algo(const std::string& name) {
   if (name.empty()) return Algo::kAuto;
-  // As they were called before.
+  // Former names.
   if (name == "star") return algo_named("linear");
   if (name == "halving" || name == "rabenseifner") return algo_named("circulant");
   if (const Algo algo = algo_named(name); algo != Algo::kAuto) return algo;
@@ -32,7 +32,7 @@ void add_network(const Layout& layout, Facts* facts) {
   facts->fast_bytes_per_second = layout.slow_hosts.empty() ? 0 : speeds[layout.slow_hosts.size()];
 }
 
-// Where ranks stand on their hosts may depend on the CPUs they are bound to, which must not change a sum's bits.
+// The order of ranks on a host may depend on the CPUs they are bound to, which must not change a sum's bits.
 Layout Planner::without_places(Layout layout) {
   const bool by_rank = std::is_sorted(layout.order.begin(), layout.order.end());  // TUTTI_ORDER
   if (!by_rank) layout.order.clear();
@@ -69,7 +69,7 @@ Schedule Planner::schedule_of(int rank, Collective collective, Algo algo, int ro
   const Algorithm& algorithm = *algorithm_of(own_algo(collective, algo));
   std::vector<std::vector<int>> slow;
   for (const int host : layout.slow_hosts) slow.push_back(layout.hosts[static_cast<size_t>(host)]);
-  // Of 65,536 ranks the simulator asks for each one's schedule, and dividing them into racks takes the most of it.
+  // With 65,536 ranks the simulator asks for each one's schedule, and dividing into racks takes most of the time.
   const auto racks = algorithm.is_for_racks ? by_rack(layout) : std::vector<std::vector<int>>();
   return algorithm.method(collective).build({layout.order, layout.hosts, racks, slow, rank, root, n_lanes});
 }

@@ -1,6 +1,6 @@
-// plan: which algorithm an operation takes, and how many lanes: a pure function of the call, of what all ranks know of
-// each other since the group has formed, and of prices. Nothing is measured while the user's operations run, so all
-// ranks decide alike, and alike in every run. Immutable after set_facts(); any thread.
+// plan: which algorithm an operation takes, and how many lanes: a pure function of the call, of what all ranks know
+// about each other since the group has formed, and of prices. Nothing is measured while the user's operations run, so
+// all ranks decide alike, and alike in every run. Immutable after set_facts(); any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace tutti {
 
 Result<Algo> parse_algo(const std::string& name);  // "" is kAuto; kInvalidUsage lists the names
 
-// What the layout says of hosts, racks and their speeds.
+// Enters what the layout says about hosts, racks and their speeds.
 void add_network(const Layout& layout, Facts* facts);
 
 struct Candidate {
@@ -29,21 +29,20 @@ struct Candidate {
 
 class Planner {
  public:
-  // `forced` other than kAuto is taken whatever the size, but for sums that are to be made in the order of ranks: those
-  // of 16- and 8-bit floats, to be rounded once, and in deterministic groups all.
+  // `forced`, if not kAuto, is taken whatever the size, unless it does not keep the order of ranks and the call's sums
+  // need it: those of 16- and 8-bit floats, to be rounded once, and in deterministic groups all.
   Planner(int rank, Layout layout, Algo forced, bool deterministic);
 
-  // Once, before anything is chosen.
+  // Call it once, before anything is chosen.
   void set_facts(const Facts& facts, PriceList prices);
 
   // `bytes` as for rank_cost_of.
   Algo choose(const Call& call, uint64_t bytes) const { return candidates(call, bytes)[0].algo; }
   Algo choose(const Call& call) const { return choose(call, call.count * dtype_bytes(call.dtype)); }
-  // Whether by the algorithm that was chosen for it a sum of small floats takes several steps: then partial sums are
-  // floats, so that it is rounded once all the same.
+  // Whether the algorithm chosen for the call sums small floats in several steps: then partial sums are 32-bit floats,
+  // so that the result is still rounded only once.
   bool adds_wide(const Call& call) const;
-  // All algorithms that give the result which is promised for the call: the fastest on paper first, which choose()
-  // takes.
+  // All algorithms that give the result promised for the call, fastest predicted first: choose() takes the first.
   std::vector<Candidate> candidates(const Call& call, uint64_t bytes) const;
 
   const Layout& layout() const { return layout_; }
@@ -52,13 +51,13 @@ class Planner {
   Schedule schedule(Collective collective, Algo algo, int root, uint32_t n_lanes = 1) const {
     return schedule_of(rank_, collective, algo, root, n_lanes);
   }
-  // Another rank's.
+  // Another rank's schedule.
   Schedule schedule_of(int rank, Collective collective, Algo algo, int root, uint32_t n_lanes = 1) const;
-  // Ranks that any algorithm without a root exchanges messages with: connected from the start.
+  // The ranks that this one exchanges messages with in the ring and the tree: connected from the start.
   std::vector<int> neighbours() const;
   // How long a call should take.
   double estimate_ns(const Call& call, uint64_t bytes) const { return candidates(call, bytes)[0].predicted_ns; }
-  // The same for messages of so many bytes each to (or from) these ranks, all at once.
+  // The same for messages of these sizes to or from these peers, all at once.
   struct Transfer {
     int peer;
     bool sends;
@@ -69,7 +68,7 @@ class Planner {
   std::string explain(const Call& call, uint64_t bytes) const;
 
  private:
-  enum class Order { kAny, kFixed, kRanks };  // in which a call's values are added up
+  enum class Order { kAny, kFixed, kRanks };  // the order in which a call's values are summed
   Order order_of(const Call& call) const;
   std::vector<Algo> choices_for(const Call& call, uint64_t bytes) const;
   bool has_full_hosts() const { return layout_.hosts.size() > 1 && layout_.hosts.size() < layout_.order.size(); }
@@ -82,7 +81,7 @@ class Planner {
 
   int rank_;
   int n_ranks_;
-  Layout layout_, sum_layout_;  // the ranks' order for what is passed on, and for what is added up
+  Layout layout_, sum_layout_;  // for operations that only move data, and for sums
   Algo forced_;
   bool deterministic_;
   Facts facts_;

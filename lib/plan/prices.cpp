@@ -30,7 +30,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
-// By the C locale, whatever the program has set.
+// In the C locale, whatever the program has set.
 bool read_price(std::string_view text, double* price) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -67,7 +67,7 @@ Error unreadable(const std::string& path, const std::string& why, int sys_errno 
           -1, sys_errno};
 }
 
-// What is found by itself in a folder where others may write has to be a file of this user's, or root's.
+// A file found without being named, in a folder where others may write, must belong to this user or to root.
 Result<void> check_found(const std::string& path, int fd) {
   struct stat info {};
   if (fstat(fd, &info) != 0) return unreadable(path, strerror(errno), errno);
@@ -91,10 +91,10 @@ Result<std::string> read_file(const std::string& path, bool is_found) {
 
 }  // namespace
 
-// Between those that tutti-tune fits to what tests/launch/regret.sh measured on virtual machines with two Zen 5 CPUs
-// and with two Sapphire Rapids, twice as fast; hosts were network namespaces. Nothing there tells of RDMA, of a CPU's
-// time for bytes between hosts (the network was slower), nor of hops between hosts whose ranks have CPUs of their own:
-// those are usual figures.
+// Between the prices that tutti-tune fits to what tests/launch/regret.sh measured on virtual machines with two Zen 5
+// CPUs and with two Sapphire Rapids, twice as fast; hosts were network namespaces. Nothing there tells about RDMA, CPU
+// time for bytes between hosts (the network was slower), or hops between hosts whose ranks have their own CPUs: those
+// are typical figures.
 Prices built_in_prices() {
   return {.shm = {60, 420, 90, 0.055},
           .loopback = {900, 1600, 1500, 0.15},
@@ -152,7 +152,7 @@ std::string to_text(const Prices& prices) {
   Prices copy = prices;
   std::string text;
   for (const NamedPrice& price : by_name(copy)) {
-    char value[32] = "";  // with as many digits as it takes to read the same value again
+    char value[32] = "";  // with as many digits as reading back the same value takes
     std::to_chars(value, value + sizeof value - 1, *price.value);
     text += format("%s = %s  # ns: %s\n", price.name.c_str(), value, price.help.c_str());
   }

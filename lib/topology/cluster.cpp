@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 
 constexpr double kBytesOfGbit = 1e9 / 8;
 
-// Reads one object's fields, and knows which of them nobody has asked for.
+// Reads one object's fields, and remembers the names asked for, so that end() finds unknown ones.
 class Fields {
  public:
   Fields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
@@ -20,7 +20,7 @@ class Fields {
   bool has(const char* name) const { return object_.contains(name); }
   Error wrong(const std::string& what) const { return {Code::kInvalidUsage, place_ + ": " + what}; }
 
-  // All leave `value` as it is where there is no such field; it may be a std::optional.
+  // All leave `value` as it is if there is no such field; it may be a std::optional.
   template <class Value>
   Result<void> number(const char* name, double least, Value* value) {
     return read<double>(name, format("a number from %g up", least), value, [&](const Json& field) {
@@ -93,7 +93,7 @@ Result<void> read_way(const Json& json, const std::string& file, const char* nam
   return fields.end();
 }
 
-// What the exception is about has to exist, as far as the file says how many there are.
+// The host, NIC, rank or rack of the exception has to exist, as far as the file says how many there are.
 Result<void> read_place(Fields& fields, const Cluster& cluster, Exception& exception) {
   const int unknown = cluster.racks == 0 ? 1 << 30 : 0, hosts = cluster.racks * cluster.hosts_per_rack + unknown;
   const std::tuple<const char*, int*, int> numbers[] = {{"host", &exception.host, hosts},
@@ -109,7 +109,7 @@ Result<void> read_place(Fields& fields, const Cluster& cluster, Exception& excep
   return {};
 }
 
-// What may be otherwise with it.
+// An exception must be about one thing, and change only what that thing has.
 Result<void> check_kind(const Fields& fields, const Exception& exception) {
   const bool is_way = exception.from_host >= 0 || exception.to_host >= 0,
              is_half = is_way && (exception.from_host < 0 || exception.to_host < 0);

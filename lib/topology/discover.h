@@ -1,5 +1,5 @@
-// This header: the ways to find a machine's parts, for machine.cpp. Each stands alone, so that all are tested on any
-// machine.
+// This header: the ways to find a machine's parts, for machine.cpp. Each works separately, so that all can be tested on
+// any machine.
 #pragma once
 
 #include <string>
@@ -9,24 +9,24 @@
 
 namespace tutti {
 
-// Packages, NUMA nodes, caches from the second level on, cores and network devices, from the files under `sys`. What is
-// missing there is left out; the CPUs that this thread may use are there in any case. With `devices` also how much
-// memory nodes have.
+// Packages, NUMA nodes, caches from the second level on and cores, from the files under `sys`; with `devices` also
+// network devices and the nodes' memory sizes. What is missing there is left out, except the CPUs that this thread may
+// use.
 Machine discover_in_sysfs(const std::string& sys, bool devices);
 
 struct NetworkDevice {
   std::string name;
   int megabits = 0;         // per second; 0: unknown
-  bool is_hardware = true;  // else made by software: a bridge, one end of a pair
+  bool is_hardware = true;  // else virtual: a bridge, one end of a veth pair
 };
-// Those that are up or real, without lo.
+// The devices that are up or hardware, without lo.
 std::vector<NetworkDevice> network_devices(const std::string& sys);
 // "NIC, 1000 Mb/s"
 std::string describe(const NetworkDevice& device);
 
-// Through hwloc, with all devices; kInvalidUsage where this build has none.
+// Through hwloc, with all devices; kInvalidUsage if this build has no hwloc.
 Result<Machine> discover_with_hwloc();
-// This machine, or the one in the XML file `from` if that is not empty.
+// hwloc's XML of this machine, or of the one in the XML file `from` if that is not empty.
 Result<std::string> hwloc_xml(const std::string& from);
 
 }  // namespace tutti

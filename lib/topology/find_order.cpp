@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kFewToOrder = 16;  // so many are improved from each rank on
+constexpr size_t kFewToOrder = 16;  // up to this many are improved, from each starting rank
 
 bool is_better(const Order& a, const Order& b) {
   constexpr double kAlike = 1 + 1e-9;
@@ -16,7 +16,7 @@ bool is_better(const Order& a, const Order& b) {
   return a.bytes_per_second * kAlike >= b.bytes_per_second && a.strain * kAlike < b.strain;
 }
 
-// Always to the nearest of those that are left.
+// Always to the nearest of the remaining ranks.
 std::vector<int> greedy(Routes& routes, std::vector<int> ranks, size_t first) {
   std::swap(ranks[0], ranks[first]);
   std::sort(ranks.begin() + 1, ranks.end());
@@ -41,7 +41,7 @@ void apply(Move move, std::vector<int>& ranks, size_t i, size_t j) {
   }
 }
 
-// As long as some move helps.
+// Repeats until no move helps.
 Order improve(Routes& routes, std::vector<int> ranks) {
   Order best = measure(routes, std::move(ranks));
   for (bool is_new = true; is_new;) {
@@ -60,7 +60,7 @@ Order improve(Routes& routes, std::vector<int> ranks) {
   return best;
 }
 
-// From what is greedy from each rank on, and from orders at random, which are the same each time.
+// Improves the greedy order from each rank, and random orders, which are the same each time.
 Order find_among(Routes& routes, const std::vector<int>& ranks) {
   constexpr size_t kAtRandom = 24;
   Order best{ranks, 0, std::numeric_limits<double>::infinity()};
@@ -74,7 +74,7 @@ Order find_among(Routes& routes, const std::vector<int>& ranks) {
   return best;
 }
 
-// A ring of the ranks of each host. Hosts are often alike: then what was found for one is as good for the next.
+// A ring of the ranks of each host. Hosts are often alike: then the order found for one host serves the next.
 class HostRings {
  public:
   explicit HostRings(Routes& routes) : routes_(routes) {}
@@ -96,7 +96,7 @@ class HostRings {
  private:
   Routes& routes_;
   Order last_;
-  std::vector<size_t> places_;  // of its ranks on the host
+  std::vector<size_t> places_;  // of last_'s ranks within their host
 };
 
 }  // namespace

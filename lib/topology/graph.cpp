@@ -11,10 +11,10 @@ namespace {
 using Kind = Graph::Kind;
 
 constexpr double kGB = 1e9;
-// Round figures, for what nobody tells.
+// Round figures for what is not reported.
 constexpr double kWithinPackage = 100 * kGB, kBetweenPackages = 20 * kGB, kPci = 16 * kGB, kPartNs = 50, kBusNs = 300;
 
-// Of the detail "NIC, 1000 Mb/s".
+// From a detail such as "NIC, 1000 Mb/s".
 double speed_of_nic(const std::string& detail) {
   unsigned megabits = 0;
   const size_t comma = detail.find(", ");
@@ -35,11 +35,11 @@ void add_part(Graph& graph, const Part& part, int holder) {
     graph.join(holder, node, is_gpu ? kPci : speed_of_nic(part.detail), kBusNs);
   else if (holder >= 0)
     graph.join(holder, node, part.kind == Part::Kind::kPackage ? kBetweenPackages : kWithinPackage, kPartNs);
-  if (is_core) return;  // its threads stand where it does
+  if (is_core) return;  // its hardware threads are in the same place
   for (const Part& inner : part.parts) add_part(graph, inner, node);
 }
 
-// All in one NIC's host.
+// A host with the cluster's NICs and ranks around one node.
 Graph plain_host(const Cluster& cluster) {
   Graph host;
   const int middle = host.add(Kind::kHost, "host");
@@ -51,7 +51,7 @@ Graph plain_host(const Cluster& cluster) {
   return host;
 }
 
-// As often over all edges as the farthest node takes: machines and networks are not deep.
+// One pass over all edges for each hop to the farthest node: machines and networks are not deep.
 std::vector<bool> reached_from(const Graph& graph, int start) {
   std::vector<bool> seen(graph.nodes.size());
   seen[static_cast<size_t>(start)] = true;
@@ -155,7 +155,7 @@ Routes::Routes(const Graph& graph) : graph_(graph), edges_of_(graph.nodes.size()
   }
 }
 
-// Dijkstra's, until it is there.
+// Dijkstra's algorithm, until it reaches `to`.
 Routes::Way Routes::find(int from, int to) const {
   constexpr double kBytes = 64 << 10;
   std::vector<double> least(graph_.nodes.size(), std::numeric_limits<double>::infinity());

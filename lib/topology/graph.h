@@ -1,5 +1,5 @@
 // This header: machines and the network between them as a graph, from hwloc's machine, NCCL's topology files and a
-// cluster's description; and the order of ranks in which a ring is fastest on it. Not in libtutti.so: tools want it.
+// cluster's description; and the order of ranks in which a ring is fastest on it. Not in libtutti.so: for tools only.
 // Values; any thread.
 #pragma once
 
@@ -20,9 +20,9 @@ struct Graph {
     std::string name;
     int host = 0;
     std::string bus = {};  // on PCI, where it is known
-    int sm = 0;            // of a GPU: NVIDIA's number of its generation, 90 for Hopper
+    int sm = 0;            // of a GPU: its compute capability, 90 for 9.0 (Hopper)
   };
-  // So much each way at once.
+  // Its speed holds in both directions at once.
   struct Edge {
     int a = -1, b = -1;
     double bytes_per_second = 0, latency_ns = 0;
@@ -39,38 +39,38 @@ struct Graph {
   std::vector<int> ranks() const;
 };
 
-// Whether every edge has two ends and a speed, and every rank a way to every other. `what` is for the sentence.
-// kInvalidUsage names what is broken.
+// Checks that every edge has two ends and a speed, and that every rank can reach every other. `what` is for the error
+// message; kInvalidUsage says what is broken.
 Result<void> check(const Graph& graph, const std::string& what);
 
-// Parts and devices. A rank stands in each core. Speeds that hwloc does not know are round figures.
+// Parts and devices. Each core counts as a rank. Speeds that hwloc does not know are round figures.
 Graph graph_of(const Machine& machine);
-// Hosts in racks, each like `host`, of which the NICs lead to the network; without any node: with one NIC and ranks
-// as the cluster has them.
+// Hosts in racks, each a copy of `host`, whose NICs lead to the network; if it has no nodes, with as many NICs and
+// ranks as the cluster says.
 Graph graph_of(const Cluster& cluster, int n_hosts, const Graph& host);
-// Of one of NVIDIA's links, by a GPU's generation (Graph::Node::sm), and how long it takes: round figures.
+// The speed of one NVLink, by the GPU's generation (Graph::Node::sm), and its latency: round figures.
 double nvlink_bytes_per_second(int sm);
 inline constexpr double kNvLinkNs = 700;
-// What NCCL_TOPO_DUMP_FILE writes. Errors name the file and the element.
+// Reads what NCCL_TOPO_DUMP_FILE writes. Errors name the file and the element.
 Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file);
-// The same from a graph, so that NCCL can be given it as NCCL_TOPO_FILE, and what is read from it is this graph again:
-// one host's NUMA nodes, PCIe switches, GPUs, NICs, and links between GPUs; not its cores. Speeds become those of the
-// least PCIe link and the fewest links between GPUs that have them. kInvalidUsage: there are several hosts, no GPUs, or
-// a GPU or a switch of which the PCI bus id is not known.
+// Writes a graph for NCCL_TOPO_FILE; reading the result gives the same graph again: one host's NUMA nodes, PCIe
+// switches, GPUs, NICs, and links between GPUs; not its cores. Speeds are rounded up to the slowest PCIe link and the
+// fewest links between GPUs that reach them. kInvalidUsage: there are several hosts, no GPUs, or a GPU or switch
+// without a known PCI bus id.
 Result<std::string> nccl_xml(const Graph& graph);
-// As text or an attribute, of any XML.
+// Escapes text for the content or an attribute of any XML element.
 std::string xml_text(std::string_view text);
-// Which way messages take: that on which 64 KiB take the least time if each node takes them in before it passes them
-// on. Through no rank. Belongs to one thread; the graph stays.
+// The ways of messages: the one that takes 64 KiB in the least time if each node stores and forwards them, never
+// through a rank. Belongs to one thread; the graph must outlive it.
 class Routes {
  public:
   explicit Routes(const Graph& graph);
   struct Way {
-    std::vector<int> edges;  // 2 * its number, + 1 from b to a
+    std::vector<int> edges;  // 2 * its number, + 1 if from b to a
     double ns = 0;           // infinite: there is no way
   };
   const Way& way(int from, int to);
-  // Of the rank's host, its node. -1: there is none.
+  // The node of the nearest NIC in the rank's host. -1: there is none.
   int nearest_nic(int rank);
   const Graph& graph() const { return graph_; }
 
@@ -84,12 +84,12 @@ class Routes {
 // A ring of ranks, each of which sends to the next one.
 struct Order {
   std::vector<int> ranks;       // nodes
-  double bytes_per_second = 0;  // of each message, if all are under way at once
-  double strain = 0;            // of all edges together, the fullest most of all: less is better, at the same speed
+  double bytes_per_second = 0;  // of each message if all are sent at once
+  double strain = 0;            // load of all edges, most of it from the fullest; at the same speed less is better
 };
 Order measure(Routes& routes, std::vector<int> ranks);
-// The best that is found: for a few ranks by exchanging, moving and turning round what stands in between; for many,
-// host after host, the ranks of each as a ring of them would be best.
+// The best order found: for a few ranks by a local search that exchanges and moves ranks and reverses sections; for
+// many, host by host, the ranks of each in the order of the best ring among them.
 Order find_order(Routes& routes);
 
 }  // namespace tutti

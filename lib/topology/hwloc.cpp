@@ -1,4 +1,4 @@
-// Everything that knows hwloc.
+// Everything that uses hwloc.
 #include <hwloc.h>
 #include <unistd.h>
 
@@ -14,34 +14,34 @@ namespace {
 
 using Kind = Part::Kind;
 
-constexpr char kNetworkDevice[] = "TuttiNetworkDevice";  // what describe() says of it, kept in the XML
+constexpr char kNetworkDevice[] = "TuttiNetworkDevice";  // describe()'s text, kept in the XML
 
 struct Destroy {
   void operator()(hwloc_topology_t raw) const { hwloc_topology_destroy(raw); }
 };
 using Topology = std::unique_ptr<hwloc_topology, Destroy>;
 
-// `choose_source` tells hwloc what to load instead of this machine, and returns its verdict.
+// `choose_source` tells hwloc what to load instead of this machine, and returns hwloc's result.
 template <class ChooseSource>
 Result<Topology> load(const std::string& what, ChooseSource choose_source) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return system_error("hwloc", errno);
   Topology t(raw);
-  // Ranks of one host may be allowed different CPUs, and yet have to see the same parts in the same order.
+  // Ranks of one host may be allowed different CPUs, but must see the same parts in the same order.
   hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   hwloc_topology_set_type_filter(raw, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_ALL);
-  // These start the drivers of GPUs or talk to displays; PCI tells enough of a GPU.
+  // These start GPU drivers or talk to displays; PCI tells enough about a GPU.
   for (const char* component : {"opencl", "gl", "cuda", "rsmi", "levelzero"})
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   const bool is_chosen = choose_source(raw) == 0;
-  errno = 0;  // what hwloc leaves there says nothing of the source
+  errno = 0;  // what hwloc leaves there is unrelated to the source
   if (!is_chosen || hwloc_topology_load(raw) != 0)
     return Error{Code::kInvalidUsage, what + (errno != 0 ? std::string(": ") + strerror(errno) : "")};
   return t;
 }
 
-// Speeds, and the devices that hwloc leaves out because no hardware stands behind them here, as in containers.
+// Adds speeds, and devices that hwloc leaves out because they have no hardware here, as in containers.
 void add_networks(hwloc_topology_t raw) {
   for (const NetworkDevice& device : network_devices("/sys")) {
     hwloc_obj_t at = nullptr;
@@ -58,7 +58,7 @@ Result<Topology> load_this() {
   return t;
 }
 
-// hwloc crashes on objects with one of the sets and without the other one.
+// hwloc crashes on objects that have a set but not its complete counterpart, or the reverse.
 bool has_whole_sets(const std::string& path) {
   std::ifstream file(path);
   for (std::string tag; std::getline(file, tag, '>');) {
@@ -126,11 +126,11 @@ Part describe_object(hwloc_obj_t o) {
   return part;
 }
 
-// The NUMA nodes next to an object as one part: their memories differ, but not who is near.
+// Merges the NUMA nodes attached to an object into one part: their memories differ, but not which CPUs are near.
 bool find_nodes(hwloc_obj_t o, Part* node) {
   bool found = false;
   for (hwloc_obj_t m = o->memory_first_child; m != nullptr; m = m->next_sibling) {
-    if (m->type != HWLOC_OBJ_NUMANODE) {  // a cache before the memory
+    if (m->type != HWLOC_OBJ_NUMANODE) {  // a memory-side cache
       found = find_nodes(m, node) || found;
       continue;
     }
@@ -173,7 +173,7 @@ Part convert(hwloc_obj_t o) {
   Part part = describe_object(o), node{.cpus = part.cpus};
   if (!find_nodes(o, &node)) {
     add_children(o, part.parts);
-  } else if (o->type == HWLOC_OBJ_GROUP) {  // it is there for the node's sake
+  } else if (o->type == HWLOC_OBJ_GROUP) {  // the group exists only to hold the node
     add_children(o, node.parts);
     part = std::move(node);
   } else {
@@ -184,7 +184,7 @@ Part convert(hwloc_obj_t o) {
   return part;
 }
 
-// Nobody's neighbours differ by what belongs to one core: first-level caches, and the only CPU of a core.
+// Leaves out what brings no ranks closer together: first-level caches, and the only CPU of a core.
 void add_children(hwloc_obj_t o, std::vector<Part>& parts) {
   for (hwloc_obj_t child = o->first_child; child != nullptr; child = child->next_sibling) {
     const bool is_first_level = hwloc_obj_type_is_cache(child->type) && child->attr->cache.depth == 1;
@@ -197,7 +197,7 @@ void add_children(hwloc_obj_t o, std::vector<Part>& parts) {
   }
 }
 
-// Cores of several kinds, as fast and saving ones.
+// Names the kinds of cores if there are several, such as fast and power-saving ones.
 void tell_kinds(hwloc_topology_t raw, Part& part) {
   for (Part& inner : part.parts) tell_kinds(raw, inner);
   if (part.kind != Kind::kCore) return;

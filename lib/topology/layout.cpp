@@ -8,10 +8,10 @@
 namespace tutti {
 namespace {
 
-// Hosts of a rack beside each other, racks in order of their first hosts.
+// Makes the hosts of a rack adjacent, with racks in order of their first hosts.
 void sort_by_rack(Layout& layout, std::span<const RankLocation> locations) {
   const auto rack = [&](const std::vector<int>& ranks) { return locations[static_cast<size_t>(ranks[0])].rack; };
-  std::map<uint32_t, size_t> found;  // a rack's place by its number
+  std::map<uint32_t, size_t> found;  // a rack's position by its number
   for (const auto& ranks : layout.hosts) found.try_emplace(rack(ranks), found.size());
   sort_stably(layout.hosts.begin(), layout.hosts.end(),
               [&](const auto& a, const auto& b) { return found.at(rack(a)) < found.at(rack(b)); });

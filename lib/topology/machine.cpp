@@ -22,15 +22,15 @@ Result<Machine> named_machine() {
   return read;
 }
 
-// As much of a cache as its CPUs can count on: a virtual machine of two CPUs shows all of its host's, 480 MiB, of which
-// neighbours have their part. There, of two and of four ranks, results of 20 MB took .54 to 1.1 of the time past the
-// cache, of 70 MB .52 to .78, of 10 MB .98 to 1.6.
+// As much of a cache as its CPUs can count on: a virtual machine with two CPUs shows all of its host's cache, 480 MiB,
+// which neighbours share. There, with two and with four ranks, writing results past the cache took .54 to 1.1 of the
+// time for 20 MB, .52 to .78 for 70 MB, .98 to 1.6 for 10 MB.
 uint64_t usable_bytes(const Part& cache) {
   constexpr uint64_t kMostBytesPerCpu = 40 << 20;
   return std::min(cache.bytes, kMostBytesPerCpu * std::max<uint64_t>(cache.cpus.count(), 1));
 }
 
-// Of the outermost ones.
+// The total of the outermost caches that have any of `cpus`.
 uint64_t caches_of(const Part& part, const CpuSet& cpus) {
   if ((part.cpus & cpus).none()) return 0;
   if (part.kind == Part::Kind::kCache) return usable_bytes(part);
@@ -75,12 +75,12 @@ std::optional<CpuSet> cpus_from_bytes(std::string_view bytes) {
 
 CpuSet usable_cpus() {
   CpuSet cpus;
-  // Several, because a kernel for more CPUs than one has room for refuses one.
+  // Several sets, because a kernel for more CPUs than one set holds rejects a single one.
   std::array<cpu_set_t, CpuSet().size() / CPU_SETSIZE> set{};
   if (sched_getaffinity(0, sizeof set, set.data()) == 0)
     for (size_t cpu = 0, left = static_cast<size_t>(CPU_COUNT_S(sizeof set, set.data())); left > 0; cpu++)
       if (CPU_ISSET_S(cpu, sizeof set, set.data())) cpus[cpu] = true, left--;
-  // More CPUs than the set has room for: then there are many.
+  // The call fails if the machine has more CPUs than the set holds: then assume the first ones.
   if (cpus.none())
     for (size_t cpu = 0; cpu < std::clamp<size_t>(std::thread::hardware_concurrency(), 1, cpus.size()); cpu++)
       cpus[cpu] = true;
@@ -92,7 +92,7 @@ Result<std::shared_ptr<const Machine>> machine() {
     TUTTI_TRY_ASSIGN(Machine read, named_machine());
     return std::make_shared<const Machine>(std::move(read));
   }
-  // hwloc finds the same, in 3.6 ms of CPU time, half of what a rank's creation takes.
+  // hwloc finds the same, but takes 3.6 ms of CPU time, half of a rank's creation.
   // Never destroyed: threads may outlive main.
   static const auto& found = *new auto(std::make_shared<const Machine>(discover_in_sysfs("/sys", false)));
   return found;

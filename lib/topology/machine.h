@@ -1,5 +1,5 @@
-// topology: what the machine looks like, and where each rank runs. This header: a machine as a tree of parts, found in
-// sysfs (ranks) or through hwloc (its devices, and files). Plain values; any thread.
+// topology: what the machine looks like, and where each rank runs. This header: a machine as a tree of parts, read from
+// sysfs (for ranks) or through hwloc (for devices, and from files). Plain values; any thread.
 #pragma once
 
 #include <bitset>
@@ -15,10 +15,10 @@
 
 namespace tutti {
 
-// Which CPUs of a machine, by their number: as many as any Linux for x86 has (NR_CPUS).
+// A set of a machine's CPUs, by number: as many as any Linux for x86 has (NR_CPUS).
 using CpuSet = std::bitset<8192>;
 
-// A part that holds others: a package its NUMA nodes, a node its caches, a cache the cores that share it. Devices stand
+// A part that holds others: a package its NUMA nodes, a node its caches, a cache the cores that share it. Devices come
 // last, in the part that they are nearest to.
 struct Part {
   enum class Kind : uint8_t { kMachine, kPackage, kNode, kGroup, kCache, kCore, kCpu, kDevice };
@@ -30,7 +30,7 @@ struct Part {
   CpuSet cpus;
   std::vector<Part> parts;
 
-  // Both, for people.
+  // Detail and bus, for people.
   std::string details() const { return detail + (bus.empty() ? "" : ", PCI " + bus); }
 };
 
@@ -39,37 +39,37 @@ struct Machine {
   std::string source;  // for people: how it was found
 };
 
-// What ranks need to know: the file that TUTTI_TOPO_FILE names, else this machine without its devices, looked for once
-// per process, in sysfs. Errors: kInvalidUsage (the file cannot be read, or is no topology).
+// What ranks need to know: the topology in the file that TUTTI_TOPO_FILE names, else this machine without its devices,
+// read from sysfs once per process. Errors: kInvalidUsage (the file cannot be read, or is not a topology).
 Result<std::shared_ptr<const Machine>> machine();
-// With devices and their places, through hwloc where the build has it, which takes longer.
+// With devices and their places, through hwloc if the build has it, which takes longer.
 Result<Machine> discover_all();
-// hwloc's XML. Errors name the file and the remedy: kInvalidUsage (it cannot be read, it is no topology, this build has
-// no hwloc).
+// Reads hwloc's XML. Errors name the file and the remedy: kInvalidUsage (it cannot be read, it is not a topology, this
+// build has no hwloc).
 Result<Machine> read_machine(const std::string& path);
 // hwloc's short form, "pack:2 numa:2 core:8 pu:1": for trials. kInvalidUsage as above.
 Result<Machine> synthetic_machine(const std::string& description);
-// Writes what discover_all() finds as XML; "%h" in the path becomes the host's name. A file is replaced as a whole or
-// stays as it was. kSystemError: it cannot be written; kInvalidUsage: this build has no hwloc.
+// Writes what discover_all() finds as XML; "%h" in the path becomes the host's name. A file is replaced atomically.
+// kSystemError: it cannot be written; kInvalidUsage: this build has no hwloc.
 Result<void> dump_machine(const std::string& path);
 
-// The CPUs this thread may run on now, one at least.
+// The CPUs that this thread may run on now, at least one.
 CpuSet usable_cpus();
 
-// The way from the whole machine to the smallest part that has all of `cpus`, by the parts' numbers among their
-// siblings. Empty where that is the machine itself, or where it lacks one of them.
+// The path from the whole machine to the smallest part that has all of `cpus`, as the parts' numbers among their
+// siblings. Empty if that is the machine itself, or if the machine lacks any of them.
 std::vector<uint32_t> path_to(const Machine& machine, const CpuSet& cpus);
-// The parts on the way, without the whole. Ends early where the machine has no such part.
+// The parts on the path, without the whole machine. Ends early if the machine has no such part.
 std::vector<const Part*> parts_on(const Machine& machine, std::span<const uint32_t> path);
 // "package 0, NUMA node 1, core 9"; "anywhere" for an empty path.
 std::string place_name(const Machine& machine, std::span<const uint32_t> path);
 
-// Of the largest cache, what its CPUs may count on; 8 MiB if none is known.
+// The share of the largest cache that its CPUs may count on; 8 MiB if no cache is known.
 uint64_t last_level_cache_bytes(const Machine& machine);
-// Of the last-level caches that any of `cpus` uses, together; one such cache if none is known.
+// The last-level caches that any of `cpus` uses, together; last_level_cache_bytes() if none is known.
 uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus);
 
-// What travels between ranks: eight CPUs a byte, as far as there are any. Nothing where a byte is of none of CpuSet's.
+// To send between ranks: eight CPUs a byte, without zeros at the end. Nothing if there are more bytes than CpuSet has.
 std::string to_bytes(const CpuSet& cpus);
 std::optional<CpuSet> cpus_from_bytes(std::string_view bytes);
 

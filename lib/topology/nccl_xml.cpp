@@ -23,7 +23,7 @@ namespace {
 using Kind = Graph::Kind;
 
 constexpr double kLaneBytes = 1e9 / 8;                   // of a PCIe lane, for each GT/s
-constexpr double kUsualPci = 16e9, kBetweenCpus = 20e9;  // where the file does not say
+constexpr double kUsualPci = 16e9, kBetweenCpus = 20e9;  // if the file does not say
 constexpr double kUsualNic = 10000;                      // Mb/s
 constexpr double kPciNs = 300, kCpuNs = 300;             // round figures
 constexpr double kXgmi = 48e9;                           // AMD's links between GPUs
@@ -60,7 +60,7 @@ std::string unescaped(std::string_view text) {
   return out;
 }
 
-// As much of XML as these files have: elements with attributes, comments, declarations.
+// The subset of XML that these files use: elements with attributes, comments, declarations.
 class Reader {
  public:
   Reader(std::string_view text, const std::string& file) : text_(text), file_(file) {}
@@ -123,7 +123,7 @@ class Reader {
   const std::string_view text_;
   const std::string& file_;
   size_t at_ = 0;
-  std::vector<Element> open_ = std::vector<Element>(1);  // the file, and in it what has begun and not ended
+  std::vector<Element> open_ = std::vector<Element>(1);  // the file, and the elements in it that are still open
 };
 
 class Builder {
@@ -152,7 +152,7 @@ class Builder {
   };
   Error wrong(const std::string& what) const { return {Code::kInvalidUsage, file_ + ": " + what}; }
 
-  // `way` is that of the PCI device which holds them.
+  // `way` is the speed of the PCI device that holds them, if there is one.
   Result<void> add_inner(const Element& holder, int node, std::optional<double> way) {
     for (const Element& element : holder.inner) {
       if (element.name == "pci") {
@@ -192,7 +192,7 @@ class Builder {
       graph_.nodes.back().bus = bus;
     }
   }
-  // NVIDIA's and AMD's links between GPUs: so many, each as fast as its generation's.
+  // NVIDIA's and AMD's links between GPUs: `count` of them, each with the speed of its generation.
   Result<void> note_links(const Element& gpu, int node) {
     const double each = nvlink_bytes_per_second(graph_.nodes[static_cast<size_t>(node)].sm);
     for (const Element& link : gpu.inner) {
@@ -205,7 +205,7 @@ class Builder {
     }
     return {};
   }
-  // Links to switches end at one node, links to GPUs are told by both.
+  // All switches are one node; both GPUs report a link between them.
   Result<void> add_links() {
     int fabric = -1;
     for (const Link& link : links_) {
@@ -235,7 +235,7 @@ class Builder {
   std::vector<Link> links_;
 };
 
-// The least one that carries so much.
+// The slowest link that carries this much.
 std::string pci_link(double bytes_per_second) {
   constexpr double kAlike = 1 - 1e-9;
   double best = HUGE_VAL, best_transfers = 0;
@@ -288,7 +288,7 @@ class Writer {
     const Kind kind = at(node).kind;
     return kind == Kind::kPciSwitch || kind == Kind::kGpu || kind == Kind::kNic;
   }
-  // The switch or the NUMA node that it hangs from; -1: a part that is in no node.
+  // The switch or the NUMA node that holds it; -1: a part that is in no node.
   int place_of(int node) const {
     do {
       const int edge = holders_[index(node)];
@@ -335,13 +335,13 @@ class Writer {
     }
     line(depth, "</gpu>");
   }
-  // With all that are of the same device.
+  // Together with all others of the same device.
   void write_nic(int place, int first, int depth) {
     std::vector<int> nets;
     for (const int node : inner_[place])
       if (at(node).kind == Kind::kNic && (node == first || (!at(node).bus.empty() && at(node).bus == at(first).bus)))
         nets.push_back(node);
-    if (nets[0] != first) return;  // has been written
+    if (nets[0] != first) return;  // already written
     double most = 0;
     for (const int net : nets) most = std::max(most, speed(net));
     const bool has_bus = !at(first).bus.empty();
@@ -355,8 +355,8 @@ class Writer {
   }
 
   const Graph& graph_;
-  std::vector<int> holders_;               // edges to what a node hangs from
-  std::map<int, std::vector<int>> inner_;  // of each place, in order
+  std::vector<int> holders_;               // each node's edge to its holder
+  std::map<int, std::vector<int>> inner_;  // devices of each place, in order
   std::string text_;
   int gpus_ = 0;
 };

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Of nvml.h what is called here; only the driver brings that library.
+// The part of nvml.h that is used here; the library itself comes only with the driver.
 using Device = struct NvmlDevice*;
 struct PciInfo {
   char legacy_bus_id[16];
@@ -49,7 +49,7 @@ std::string bus_of(const PciInfo& pci) {
   return format("%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
 }
 
-// How many lead where, by the PCI bus id there; to switches by none.
+// The number of links to each device, by its PCI bus id; to switches by "".
 std::map<std::string, int> count_links(const Nvml& nvml, Device device) {
   std::map<std::string, int> counts;
   for (unsigned link = 0; link < kMostLinks; link++) {
@@ -77,7 +77,7 @@ void add_links(const Nvml& nvml, Device device, Graph& graph, int& fabric) {
     if (to.empty() && fabric < 0) fabric = graph.add(Graph::Kind::kFabric, "NVSwitch");
     if (to.empty())
       graph.join(gpu, fabric, count * each, kNvLinkNs / 2);
-    else if (const int peer = graph.gpu_at(to); peer >= 0 && from < to)  // both of two GPUs tell of what joins them
+    else if (const int peer = graph.gpu_at(to); peer >= 0 && from < to)  // both GPUs report the link
       graph.join(gpu, peer, count * each, kNvLinkNs);
   }
 }

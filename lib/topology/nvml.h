@@ -1,13 +1,13 @@
-// This header: links between GPUs, as NVIDIA's management library (NVML) tells of them. Not in libtutti.so: tools want
-// it. Any thread, one at a time.
+// This header: links between GPUs, as NVIDIA's management library (NVML) reports them. Not in libtutti.so: for tools
+// only. Any thread, one at a time.
 #pragma once
 
 #include "topology/graph.h"
 
 namespace tutti {
 
-// Asks the library, and joins those of the graph's GPUs that have links; all switches are one node. None where there is
-// no such library or no driver; the log says so.
+// Asks the library, and joins those of the graph's GPUs that have links; all switches are one node. Without the library
+// or a driver adds none and logs why.
 void add_nvlinks(Graph& graph, const char* library = "libnvidia-ml.so.1");
 
 }  // namespace tutti

@@ -11,13 +11,13 @@
 namespace tutti {
 namespace {
 
-// A number such as "3", "32768K"; -1 for anything else.
+// A number such as "3" or "32768K", without its unit; -1 for anything else.
 long long read_number(const std::string& path) {
   long long number = -1;
   return sscanf(first_line(path).c_str(), "%lld", &number) == 1 ? number : -1;
 }
 
-// "0-3,8" in the kernel's lists; what makes no sense is left out.
+// Parses the kernel's lists of CPUs, "0-3,8"; stops where one makes no sense.
 CpuSet parse_cpus(const std::string& list) {
   CpuSet cpus;
   const char* at = list.c_str();
@@ -36,11 +36,11 @@ using Kind = Part::Kind;
 
 constexpr char kNodes[] = "nodes";
 
-// What has been read already, by the name of the file that lists its CPUs: 256 CPUs have some 5,000 files.
+// The parts that have been read already, by the name of the file that lists their CPUs: 256 CPUs have some 5,000 files.
 using Known = std::map<std::string, std::vector<Part>>;
 
-// The parts that a CPU belongs to, from the outermost on: what is known of it. Instructions' and first-level caches are
-// each core's own.
+// The known parts that a CPU belongs to, outermost first. Not instruction caches and first-level ones, which belong to
+// one core.
 std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
   const std::string folder = sys + "/devices/system/cpu/cpu" + std::to_string(cpu);
   std::vector<Part> parts;
@@ -82,7 +82,7 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
     const size_t more = a.cpus.count(), less = b.cpus.count();
     return more > less || (more == less && a.kind == Kind::kCache && b.kind == Kind::kCache && a.name > b.name);
   });
-  // The kernel may count a part's CPUs differently (a node that spans packages): then what is outer counts.
+  // The kernel may list a part's CPUs differently (a node that spans packages): then the outer part takes precedence.
   for (size_t i = 1; i < parts.size(); i++) parts[i].cpus &= parts[i - 1].cpus;
   return parts;
 }
@@ -115,7 +115,7 @@ void add(Part& whole, const std::vector<Part>& way) {
   }
 }
 
-// "core 5", as hwloc counts; nodes and CPUs have the kernel's numbers already.
+// "core 5", numbered as in hwloc; nodes and CPUs have the kernel's numbers already.
 void number(std::vector<Part>& parts, std::map<std::string, int>& counts) {
   for (Part& part : parts) {
     if (part.kind != Kind::kNode && part.kind != Kind::kCpu) part.name += format(" %d", counts[part.name]++);
