@@ -74,7 +74,7 @@ class Dialer {
     int from_rank;
     int to_rank;
     std::array<uint32_t, 5> args{};
-    uint64_t door = 0;  // of those behind one port; calling a Contact sets it
+    uint64_t door = 0;  // behind a shared port; calling a Contact sets it
   };
   // Tries ways_to(peer, nth).
   Dialer(const Call& call, const Contact& peer, size_t nth = 0);

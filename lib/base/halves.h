@@ -1,6 +1,5 @@
 // What two threads of this process share when they arrive at different times: the second finds it by a name. Any
-// thread. Construct a Halves when the library is loaded, because the first use might coincide with another thread's
-// fork.
+// thread. Construct one when the library is loaded: the first use might coincide with another thread's fork.
 #pragma once
 
 #include <map>

@@ -28,7 +28,7 @@
 namespace tutti {
 
 struct Key : std::array<uint8_t, 32> {
-  bool encrypts = false;  // whether its TCP connections are encrypted
+  bool encrypts = false;  // whether the group's TCP connections are encrypted
 };
 
 // What a connection is for.
@@ -52,8 +52,8 @@ static_assert(sizeof(Hello) == 64);
 Key derive_key(const void* secret, size_t bytes);
 void random_bytes(void* out, size_t bytes);
 
-// How long an acceptor with room to wait waits for the other side's proof. The network may lose packets: a sender whose
-// SYN was lost too retransmits after 3, 9 and 21 s (RFC 6298, 5.7).
+// How long an acceptor waits for the other side's proof, unless room is short. The network may lose packets: a sender
+// whose SYN was lost too retransmits after 3, 9 and 21 s (RFC 6298, 5.7).
 constexpr int64_t kHandshakePatienceNs = 30'000'000'000;
 
 // What both sides have sent and chosen: their proofs and the keys derived from it cover all of it.

@@ -24,7 +24,7 @@ struct SharedBlock {
   }
 };
 
-// Zeroed memory that others can map. Nobody can shrink it, which would kill the processes that have it mapped.
+// Zeroed memory that others can map. Sealed: nobody can shrink it, which would kill those who have it mapped.
 Result<Fd> sealed_memory(const char* name, size_t bytes);
 // Whether others may map these bytes of a file: touching what lies beyond its last page kills a process. A device has
 // no pages.

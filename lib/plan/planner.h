@@ -64,7 +64,7 @@ class Planner {
     uint64_t bytes;
   };
   double estimate_ns(std::span<const Transfer> transfers) const;
-  // For people: what is taken for the call, and why.
+  // For people: the algorithm chosen for the call, and why.
   std::string explain(const Call& call, uint64_t bytes) const;
 
  private:

@@ -1,5 +1,5 @@
 // This header: what hops, messages and bytes cost. The built-in prices are those of measured machines; a file describes
-// another one. Values; any thread.
+// other ones. Values; any thread.
 #pragma once
 
 #include <optional>

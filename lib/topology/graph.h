@@ -22,7 +22,7 @@ struct Graph {
     std::string bus = {};  // on PCI, where it is known
     int sm = 0;            // of a GPU: its compute capability, 90 for 9.0 (Hopper)
   };
-  // Its speed holds in both directions at once.
+  // Full duplex: the speed holds each way at once.
   struct Edge {
     int a = -1, b = -1;
     double bytes_per_second = 0, latency_ns = 0;
@@ -60,13 +60,13 @@ Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file
 Result<std::string> nccl_xml(const Graph& graph);
 // Escapes text for the content or an attribute of any XML element.
 std::string xml_text(std::string_view text);
-// The ways of messages: the one that takes 64 KiB in the least time if each node stores and forwards them, never
+// The way of a message: the one that takes 64 KiB in the least time if each node stores and forwards them, never
 // through a rank. Belongs to one thread; the graph must outlive it.
 class Routes {
  public:
   explicit Routes(const Graph& graph);
   struct Way {
-    std::vector<int> edges;  // 2 * its number, + 1 if from b to a
+    std::vector<int> edges;  // 2 * the edge's number, + 1 if from b to a
     double ns = 0;           // infinite: there is no way
   };
   const Way& way(int from, int to);
