@@ -46,7 +46,7 @@ Result<void> Collectives::run(const Operation& operation) {
   return drive_program(*cached.program, cached.call, operation, cached.small.steps_done());
 }
 
-// What its SmallRun has left of it.
+// Completes the steps that the SmallRun has left undone.
 Collectives::Repeated Collectives::finish(CachedOperation& cached, const void* input, void* output) noexcept {
   const Call& call = cached.call;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
@@ -96,7 +96,7 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
     StallWatch watch(monitor_, links_, run, me_.is_on_gpu() ? Standing::Doing::kOther : Standing::Doing::kCalls);
     return monitor_.has_driven(run, drive(run, watch, {links_.yielding(), me_.options.op_timeout_seconds}));
   };
-  const bool is_wide = operation.count > 0 && me_.planner->adds_wide(call);  // agreements are of nothing
+  const bool is_wide = operation.count > 0 && me_.planner->adds_wide(call);  // an agreement is about no elements
   return is_wide ? in_wide_pieces(what, drive_piece) : drive_piece(what);
 }
 
@@ -104,8 +104,8 @@ Result<void> Collectives::agree(const Call& call) {
   return drive_program(programs_.at(key_of(kFirst[0])), call, Operation{});
 }
 
-// An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to
-// make them, all ranks agree that they are in the same call: a mismatch is found here too.
+// An operation's first use of an algorithm and root may need links that do not exist yet. Before waiting for a peer to
+// make them, all ranks agree that they are in the same call, so a mismatch is found here too.
 Result<Program*> Collectives::find_program(const Call& call, uint64_t bytes) {
   const uint32_t lanes = lanes_of(call.collective, call.algo, bytes, me_.planner->facts());
   const ProgramKey key{call.collective, call.algo, lanes, call.root};
@@ -113,7 +113,7 @@ Result<Program*> Collectives::find_program(const Call& call, uint64_t bytes) {
     TUTTI_TRY(agree(call));
     TUTTI_TRY(add_program(key, Deadline::after_seconds(me_.options.op_timeout_seconds)));
   }
-  return &programs_.at(key);  // elements of a map stay where they are
+  return &programs_.at(key);  // map elements never move
 }
 
 Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up) {

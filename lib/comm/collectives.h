@@ -1,5 +1,5 @@
-// This header: collectives, from the call to the executor: what each is planned as, its program, and what was worked
-// out for those that repeat. Belongs to the thread whose turn it is.
+// This header: collectives, from the call to the executor: the plan, the program, and the cache of what was worked out
+// for calls that repeat. Belongs to the thread whose turn it is.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@
 
 namespace tutti {
 
-// What was worked out for operations that may come again, as in loops.
+// What was worked out for an operation, kept in case the same call is repeated, as in a loop.
 struct alignas(64) CachedOperation {
   CallKey key;
-  bool repeats = false;  // one is here, for others like it
+  bool repeats = false;  // whether equal operations may use this entry
   Program* program = nullptr;
   Call call;
-  TagWords recorded;  // the call
+  TagWords recorded;  // the call as the recorder takes it
   Buffers buffers;
   SmallRun small;
   bool is_for(const CallKey& other) const { return repeats && key == other; }
@@ -33,7 +33,7 @@ struct alignas(64) CachedOperation {
 
 class Collectives {
  public:
-  // Connected from the start, so that ranks can always agree.
+  // Their links are made at the start, so that ranks can always agree.
   static constexpr Algo kFirst[] = {Algo::kTree, Algo::kRing};
 
   Collectives(const Membership& me, Monitor& monitor, LinkPool& links) : me_(me), monitor_(monitor), links_(links) {}
@@ -44,29 +44,29 @@ class Collectives {
   enum class Repeated { kNo, kYes, kFailed };
   [[gnu::always_inline]] inline Repeated repeat(const CallKey& key, const void* input, void* output,
                                                 const void* caller) noexcept;
-  // All ranks are in this call: over the links that exist, before anyone waits for one that does not.
+  // Checks that all ranks are in this call: over the existing links, before any rank waits for a missing one.
   Result<void> agree(const Call& call);
   void forget_operations() {
     for (CachedOperation& cached : cache_) cached.repeats = false;
   }
 
-  // Unequal blocks count together.
+  // What the planner takes for the operation's size; of unequal blocks, the mean.
   uint64_t planned_bytes(const Operation& operation) const;
-  // What an operation of this kind takes now, and why.
+  // Which algorithm and links such an operation would use now, and why.
   std::string explain(const Call& call) const;
-  size_t scratch_bytes() const { return scratch_bytes_; }  // from any thread
+  size_t scratch_bytes() const { return scratch_bytes_; }  // any thread
 
  private:
-  using ProgramKey = std::tuple<Collective, Algo, uint32_t, int>;  // lanes, root
+  using ProgramKey = std::tuple<Collective, Algo, uint32_t, int>;  // collective, algorithm, lanes, root
   static constexpr ProgramKey key_of(Algo algo) { return {Collective::kAllReduce, algo, 1, 0}; }
 
-  // Each operation has one place where it may be.
+  // Each key maps to exactly one entry.
   CachedOperation& place_of(const CallKey& key) { return cache_[key.hash() % cache_.size()]; }
   void begin(CachedOperation& cached, const void* caller, uint64_t created) {
     monitor_.recorder().begin(cached.recorded, ++monitor_.begun().sequence, caller, created);
   }
   [[gnu::noinline]] Repeated finish(CachedOperation& cached, const void* input, void* output) noexcept;
-  // Apart from run(), whose usual way should save and check nothing for this one.
+  // Kept out of run(), so that its fast path saves no registers and checks nothing on behalf of this one.
   [[gnu::noinline]] Result<void> work_out(const Operation& operation);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Result<Program*> find_program(const Call& call, uint64_t bytes);
@@ -82,7 +82,7 @@ class Collectives {
   LinkPool& links_;
   std::map<ProgramKey, Program> programs_;
   std::array<CachedOperation, 64> cache_;
-  std::atomic<size_t> scratch_bytes_{0};  // of programs_
+  std::atomic<size_t> scratch_bytes_{0};  // total of programs_
 };
 
 inline Collectives::Repeated Collectives::repeat(const CallKey& key, const void* input, void* output,
@@ -96,8 +96,8 @@ inline Collectives::Repeated Collectives::repeat(const CallKey& key, const void*
   return Repeated::kYes;
 }
 
-// Sums of 16- and 8-bit floats that take several steps (wide_sums.cpp): calls drive(piece) for one piece after the
-// other, each the same operation on floats; there is something to add up. Ends with the first error.
+// Sums of 16- and 8-bit floats that take several steps (wide_sums.cpp): calls drive(piece) for one piece after another,
+// each the same operation on floats. The operation has at least one element. Stops at the first error.
 Result<void> in_wide_pieces(const BoundCall& what, const std::function<Result<void>(const BoundCall&)>& drive);
 
 }  // namespace tutti

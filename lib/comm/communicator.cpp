@@ -20,7 +20,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
                                                            const CommOptions& options, Deadline deadline,
                                                            const UniqueId* other) {
   log_set_thread_rank(rank);
-  TUTTI_TRY(parse_algo(options.algo));  // before it waits for anybody
+  TUTTI_TRY(parse_algo(options.algo));  // before any rank is waited for
   TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline, options.encrypt, other));
   return create(bootstrap, options, deadline);
 }
@@ -31,7 +31,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
   const auto forced = parse_algo(options.algo);
   std::unique_ptr<Communicator> comm(
       new Communicator(rendezvous.rank(), rendezvous.n_ranks(), options, forced ? forced.value() : Algo::kAuto));
-  // Nobody starts before all are connected, and everybody hears why if one is not.
+  // No rank starts before all are connected; if one fails, all are told why.
   const auto set_up = [&] { return comm->setup(rendezvous, deadline); };
   TUTTI_TRY(rendezvous.conclude(forced ? contained(set_up) : forced.error()));
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", comm->n_ranks(), kernels().isa,
@@ -46,7 +46,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
 Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
   TUTTI_TRY(Setup(rendezvous, deadline, me_, links_, monitor_).run());
   TUTTI_TRY(collectives_.connect(deadline, [&] { return rendezvous.is_broken(); }));
-  // Last, because nobody waits for anybody here: who fails can say so.
+  // Last, because no rank waits for another here, so a rank that fails can report it.
   if (me_.leads_host() && env_is_set(Env::kTopoDump)) return dump_machine(env_string(Env::kTopoDump));
   return {};
 }
@@ -78,7 +78,7 @@ Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message
 
 Result<void> Communicator::finalize(uint64_t ticket) {
   const TicketLock::Turn turn(*ticket_lock_, ticket);
-  if (finalized_) return async_error();  // of the first time
+  if (finalized_) return async_error();  // the first call's result
   Operation operation;
   operation.collective = Collective::kFinalize;
   operation.caller = caller_or_place(nullptr);

@@ -1,7 +1,7 @@
 // comm: a rank's membership in a group, from meeting the others to leaving them, and the operations in between.
 // Threading: run() and finalize() may be called from several threads; operations are carried out one at a time in the
 // order of their tickets (see TicketLock). async_error() and abort() from any thread at any time. The destructor leaves
-// the group in good order, without waiting for peers; no other call may be under way.
+// the group in an orderly way, without waiting for peers; no other call may be in progress.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace tutti {
 
 class Communicator final {
  public:
-  // `other`: as Bootstrap::join().
+  // `other`: see Bootstrap::join().
   static Result<std::unique_ptr<Communicator>> create(const UniqueId& id, int rank, int n_ranks,
                                                       const CommOptions& options, Deadline deadline,
                                                       const UniqueId* other = nullptr);
@@ -33,53 +33,53 @@ class Communicator final {
   int rank() const { return me_.rank; }
   int n_ranks() const { return me_.n_ranks; }
   const Membership& membership() const { return me_; }
-  // What this rank did last, whom it waits for, and how the group fares.
+  // What this rank did last, which ranks it waits for, and the state of the group.
   Monitor& monitor() { return monitor_; }
 
   // Operations run in the order of their tickets, so an asynchronous caller takes the ticket when the user calls.
-  // On a GPU's communicator that waits for what the GPU has yet to do, some of which may take tickets.
+  // On a GPU communicator this waits for the GPU's pending work, some of which may take tickets.
   uint64_t take_ticket() {
     if (device_ != nullptr) device_->drain();
     return ticket_lock_->take_ticket();
   }
-  // Where to queue from now on, before the first operation; it outlives this.
+  // Replaces the ticket lock, before the first operation; the new one must outlive this object.
   void queue_at(TicketLock& ticket_lock) { ticket_lock_ = &ticket_lock; }
   Result<void> run(uint64_t ticket, const Operation& operation);
-  // The same in fewer instructions, for a small operation that repeats an earlier one, by the only caller.
-  // kNo: nothing was done, perhaps because something is wrong with the buffers; kFailed: async_error() has the reason.
+  // A faster run() for a small operation that repeats an earlier one; the caller must be alone.
+  // kNo: nothing was done, perhaps because the buffers are invalid; kFailed: async_error() has the reason.
   using Repeated = Collectives::Repeated;
   Repeated repeat(const CallKey& key, const void* input, void* output, const void* caller) noexcept {
     return collectives_.repeat(key, input, output, caller);
   }
 
-  // Whether it is one on a GPU; also while its device comes to be, or ends beside the device's own threads.
+  // True for a GPU communicator, even while its device is being created or being destroyed beside its own threads.
   bool is_on_gpu() const { return me_.is_on_gpu(); }
-  // Of a communicator on a GPU: its operations go there, and the functions above are for those on memory of the host.
+  // Null unless on a GPU. If set, operations go there, and the functions above are for host memory.
   cuda::Device* device() const { return device_.get(); }
 
-  // Small messages between some of the ranks, for `purpose`: they do not mix with those of kSendRecv.
+  // Small messages between some of the ranks, kept apart from those of kSendRecv. `purpose` is for error messages.
   Result<void> pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
                           const std::string& purpose);
 
-  // A new communicator of the ranks that are left, without those in `excluded`, which is in rising order; only they
-  // call this. Works also when this group is broken. Who excludes any needs all the others: it fails when one is lost.
+  // A new communicator of the surviving ranks without `excluded` (in rising order); only its members call this. Works
+  // even if this group is broken. If `excluded` is not empty, all other ranks are needed: it fails when one is lost.
   Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded,
                                                const CommOptions& options, const Deadline& deadline);
 
-  // Collective: all ranks have come here and called the same number of operations.
+  // Collective: every rank has called this after the same number of operations.
   Result<void> finalize(uint64_t ticket);
   void abort(const char* function = "tuttiCommAbort") { monitor_.abort(function); }
   Result<void> async_error() const { return monitor_.async_error(); }
   std::string explain_wait() const;
 
-  // What an operation of this kind takes now, and why. Waits for the operations that were called before.
+  // Which algorithm and links such an operation would use now, and why. Waits for the operations called before.
   std::string explain(const Operation& operation);
-  // How long it should take now. Waits likewise.
+  // How long it should take now. Waits in the same way.
   double estimate_ns(const Operation& operation);
-  // For people: through what this rank reaches another and why: "tcp, because shm: it is on another host".
+  // For people: the transport to another rank, and why: "tcp, because shm: it is on another host".
   std::string route(int peer) { return route_to(links_.endpoints(), (*me_.roster)[peer].addresses); }
 
-  // What this rank holds for the group, besides one thread. From any thread.
+  // The resources that this rank holds for the group, besides one thread. Any thread.
   struct Holdings {
     size_t links, link_bytes, scratch_bytes, descriptors;
   };
@@ -102,17 +102,17 @@ class Communicator final {
   Collectives collectives_{me_, monitor_, links_};
   Messages messages_{me_, monitor_, links_};
   QuantisedSums quantised_{me_, monitor_, collectives_, messages_};
-  std::atomic<bool> finalized_ = false;   // a GPU asks when it is called, before its turn
-  std::unique_ptr<cuda::Host> gpu_host_;  // of a communicator on a GPU
-  std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
+  std::atomic<bool> finalized_ = false;   // atomic: a GPU call reads it before its turn
+  std::unique_ptr<cuda::Host> gpu_host_;  // null unless on a GPU
+  std::unique_ptr<cuda::Device> device_;  // destroyed before everything that it uses
 };
 
-// In place of create(), where this rank cannot come: who waits there is told why. Takes some seconds at most. Returns
-// `why`.
+// Called instead of create() if this rank cannot join: tells the ranks that wait there why. Takes a few seconds at
+// most. Returns `why`.
 Error call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Deadline& deadline,
                const Error& why);
 
-// What it does for its GPU's side.
+// The services of a communicator to its GPU side.
 std::unique_ptr<cuda::Host> gpu_host_of(Communicator& comm);
 
 }  // namespace tutti

@@ -56,9 +56,9 @@ Result<std::string> Comparison::look(Standing mine) {
   return kind ? statement(mine, *kind) : std::string();
 }
 
-// Neighbours are told soon. All ranks are told by who waits for messages, when that takes long. They are told again
-// where somebody may wait for this rank to take a message, or this rank for somebody who has just said what it is in:
-// then it counts who waits still.
+// Neighbours are told soon; a rank that has waited long for messages tells all ranks. It tells all again while ranks
+// seem to wait for each other, or after a peer that has not taken its message has stated its own operation: such
+// statements count only if the sender still waits.
 std::optional<Gossip::Kind> Comparison::due(const Standing& mine, bool seems_stuck) {
   constexpr int64_t kLongNs = 400'000'000, kAgainNs = 100'000'000;
   const bool is_long = static_cast<int64_t>(mine.idle_ns) >= gossip_.pause_ns(kLongNs);
@@ -87,7 +87,7 @@ std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
   return word->kind == Gossip::Kind::kBlocks ? hear_question(reader, *word) : hear_statement(reader, *word);
 }
 
-// The first question goes to all ranks. So a later one meets it somewhere, and if it differs, there.
+// The first question reaches all ranks, so every later one meets it somewhere, and is compared with it there.
 std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, const Gossip::Word& word) {
   TagWords tag;
   Account theirs{word.from, {}};
@@ -118,7 +118,7 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, c
   Standing& kept = stated_[word.from] = *std::move(standing);
   has_statements_.store(true, std::memory_order_release);
   PeerWatch::Answer answer{{}, word.kind == Gossip::Kind::kSpread};
-  // Whoever knows both ends the group: those that wait for one another may not know each other.
+  // Any rank that has both statements ends the group: the two ranks themselves may not have each other's.
   for (const auto& [other, theirs] : stated_) {
     if (!answer.error) answer.error = missed(theirs, kept);
     if (!answer.error) answer.error = missed(kept, theirs);
@@ -126,11 +126,11 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, c
   return answer;
 }
 
-// One that this rank has yet to call is asked about again.
+// A call that this rank has not made yet is checked again later.
 Result<void> Comparison::check() {
   if (!has_statements_.load(std::memory_order_acquire)) return {};
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return {};  // it is asked again soon
+  if (!lock) return {};  // check() is called again soon
   for (auto rank = unchecked_.begin(); rank != unchecked_.end();) {
     const Standing& theirs = stated_[*rank];
     const Call mine = recorder_.memory().find(theirs.call.sequence);

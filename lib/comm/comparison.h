@@ -1,10 +1,10 @@
-// This header: what ranks tell each other of their calls over the control connections, where messages cannot. These
-// carry a hash of unequal blocks, so whoever meets another one knows its own sizes only and asks all ranks: "I had
-// these, who had others?". The first one that had ends the group with both. And who has waited for long tells its
-// neighbours in which operation; who waits for messages tells all ranks, since anybody may be in the way. Who has heard
-// that, and is in the way, ends the group with both calls; see standing.h.
+// This header: what ranks tell each other about their calls over the control connections, where messages cannot.
+// Messages carry a hash of unequal blocks, so a rank that finds a mismatch knows only its own sizes and asks all ranks:
+// "I had these, who had others?". The first rank that had others ends the group with both. A rank that has waited long
+// tells its neighbours in which operation; if it waits for messages it tells all ranks, since any of them may be the
+// cause. A rank that hears this and is the cause ends the group with both calls; see standing.h.
 //
-// Threading: any thread, but look() and check() on that of the operation.
+// Threading: any thread, except look() and check(), which belong to the thread of the operation.
 #pragma once
 
 #include <atomic>
@@ -30,29 +30,29 @@ class Comparison {
  public:
   Comparison(int rank, int n_ranks, const Recorder& recorder) : recorder_(recorder), gossip_(rank, n_ranks) {}
 
-  // This rank has called it.
+  // Records the blocks of a call that this rank has made.
   void add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks);
-  // For the other ranks, about the operation with this number; empty where there is nothing to ask, because they know
-  // of a question already, or it was too long ago.
+  // What to ask the other ranks about this operation; empty if there is nothing to ask, because a question is under way
+  // already or the operation is too old.
   std::string question(uint64_t sequence);
-  // What to tell the neighbours now, if anything, of what this rank has been in for so long without progress; the error
-  // if that can never end. All but mine's blocks is the caller's to fill in.
+  // What to tell the neighbours now, if anything, about an operation that makes no progress; an error if it can never
+  // end. The caller fills in `mine`, except for its blocks and heard_ns.
   Result<std::string> look(Standing mine);
-  // That it leaves, for the neighbours.
+  // For the neighbours: that this rank leaves.
   std::string farewell(const Standing& mine);
-  // What to answer to a question, which goes from neighbour to neighbour, or to a statement.
+  // The answer to a question or a statement, both of which travel from neighbour to neighbour.
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
-  // An error if a neighbour has stated another call than is in this rank's recorder.
+  // An error if a rank has stated a call that differs from the one in this rank's recorder.
   Result<void> check();
 
  private:
   static constexpr size_t kMostKept = 16;
-  static constexpr size_t kMostBlocks = 1000;  // that a question has room for
+  static constexpr size_t kMostBlocks = 1000;  // that fit into a question
 
-  // What was told of the operation that this rank is in.
+  // What this rank has said about its current operation.
   struct Said {
     uint64_t begun = 0;
-    int64_t last_ns = 0, next_ns = 0;  // not again before
+    int64_t last_ns = 0, next_ns = 0;  // when it spoke last; when it may again
     bool to_all = false;
   };
 
@@ -64,12 +64,12 @@ class Comparison {
 
   const Recorder& recorder_;
   std::atomic<bool> has_statements_{false};
-  std::mutex mutex_;  // all that follows
+  std::mutex mutex_;  // guards the members below
   Gossip gossip_;
-  Standings stated_;         // the last that each has
-  std::set<int> unchecked_;  // whose have yet to be compared with what this rank called
+  Standings stated_;         // the latest of each rank
+  std::set<int> unchecked_;  // ranks whose latest is not yet compared with this rank's call
   Said said_;
-  // Of the last calls that have any, by their numbers.
+  // Of the latest calls that have unequal blocks, by sequence number.
   std::deque<std::pair<uint64_t, std::shared_ptr<const Operation::Unequal>>> blocks_;
   std::optional<Account> asked_;  // the first question: all others would have the same answer
 };

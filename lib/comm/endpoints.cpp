@@ -10,19 +10,19 @@
 namespace tutti {
 namespace {
 
-// Empty if a peer with these addresses may be reached from the endpoint, else why not.
+// Empty if the endpoint can reach a peer with these addresses, else why not.
 std::string unreachable_because(const Endpoint& endpoint, const Addresses& peer) {
   const auto address = peer.find(endpoint.name());
   return address == peer.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
 }
 
-// To those of other transports.
+// Appends to the reasons of other transports.
 void add_reason(std::string* story, const std::string& transport, const std::string& why) {
   *story += (story->empty() ? "" : "; ") + transport + ": " + why;
 }
 
-// What the endpoint presumably takes to bring a message of a slot's size. To ranks of this host a network's device may
-// say that it is faster than a core copies, but it is farther, and shared by all.
+// The endpoint's estimated time for a message of a slot's size. Shared memory always comes first: a network device may
+// claim to be faster than a core copies, but it is farther away, and shared by all.
 double cost_ns(const Endpoint& endpoint) {
   if (is_shared_memory(endpoint)) return 0;
   const tuttiEndpointInfo& info = endpoint.info();
@@ -120,7 +120,7 @@ Result<bool> LinkAttempt::advance(Endpoints& endpoints) {
   return start_next(endpoints);
 }
 
-// On the next transport that reaches the peer. False, since it takes time.
+// Tries the next transport that reaches the peer. Returns false, since making a link takes time.
 Result<bool> LinkAttempt::start_next(Endpoints& endpoints) {
   while (next_transport_ < endpoints.size()) {
     Endpoint& endpoint = endpoints[next_transport_++];

@@ -1,5 +1,5 @@
-// This header: the endpoints of one rank, one for each transport that it may use, and which of them leads to a peer.
-// They belong to one thread at a time. Links close before them.
+// This header: the endpoints of one rank, one for each transport that it may use, and which of them reaches a peer.
+// They belong to one thread at a time. Links are closed before their endpoints.
 #pragma once
 
 #include <map>
@@ -16,26 +16,26 @@ using Endpoints = std::vector<Endpoint>;  // in order of preference
 // What a rank publishes: the address of each transport's endpoint, by name.
 using Addresses = std::map<std::string, std::string>;
 
-// The transports' order is the order of preference, unless it is `by_cost`.
+// The order of preference is that of `transports`, or with `by_cost` the estimated cost.
 Result<Endpoints> open_endpoints(const tuttiEndpointConfig& config,
                                  const std::vector<const tuttiTransport*>& transports, bool by_cost);
 Addresses addresses_of(const Endpoints& endpoints);
 bool is_shared_memory(const Endpoint& endpoint);
-// The fastest of those that lead to other hosts.
+// Of the fastest endpoint that reaches other hosts.
 uint64_t network_bytes_per_second(const Endpoints& endpoints);
 // The first transport that should reach the peer, and why none before it does: "tcp, because shm: ...".
 std::string route_to(const Endpoints& endpoints, const Addresses& peer);
-// Whether there is a transport to all peers, which can move data from and to this registered memory.
+// Registers the memory. An error unless every peer is reached by a transport that can move data to and from it.
 Result<void> check_delivery(Endpoints& endpoints, const Membership& me, const void* memory, size_t bytes);
 
-// An outgoing link on its way: one transport after the other is tried, in order of preference.
+// An outgoing link being made: transports are tried one after the other, in order of preference.
 class LinkAttempt {
  public:
-  // With `delivers` only those transports that move data between devices.
+  // `delivers`: only transports that move data between devices.
   LinkAttempt(const tuttiLinkConfig& config, const Addresses& peer, bool delivers)
       : config_(config), peer_(peer), delivers_(delivers) {}
-  // True once there is a link to take; an error when no transport is left: this side's if one failed for lack of
-  // something here.
+  // True once there is a link to take; an error when no transport is left: kSystemError if one of them failed for lack
+  // of a local resource.
   Result<bool> advance(Endpoints& endpoints);
   Link take() { return std::move(link_); }
   const char* transport() const { return link_.is_made() ? link_.transport() : "no transport"; }
@@ -48,7 +48,7 @@ class LinkAttempt {
   const bool delivers_;
   size_t next_transport_ = 0;
   Link link_;
-  std::string story_;  // of those that were not taken
+  std::string story_;  // why other transports were not taken
   Code code_ = Code::kRemoteError;
 };
 

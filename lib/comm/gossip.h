@@ -1,5 +1,5 @@
-// What goes over the control connections from neighbour to neighbour until all ranks have it: numbered by who says it,
-// so that whoever hears it again, by another way, knows that. Not thread-safe.
+// Words that travel over the control connections from neighbour to neighbour until all ranks have them. Each rank
+// numbers its own, so that a receiver recognises one that has also come another way. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -13,20 +13,20 @@ namespace tutti {
 
 class Gossip {
  public:
-  // Each of comparison.h, inquiry.h and remote_attendants.h has its own.
+  // Each of comparison.h, inquiry.h and remote_attendants.h has its own kinds.
   enum class Kind : uint8_t { kBlocks = 1, kStatement, kSpread, kInquiry, kAccount, kRollCall, kAttendances };
   struct Word {
     Kind kind;
     int from;
-    bool is_known;  // it has come another way, too, or is this rank's own
+    bool is_known;  // it has also come another way, or is this rank's own
   };
   static constexpr size_t kHeadBytes = sizeof(Kind) + sizeof(int32_t) + sizeof(uint64_t);
 
   Gossip(int my_rank, int ranks) : rank(my_rank), n_ranks(ranks) {}
 
-  // Something new; the rest is put behind it.
+  // Begins a new word; the caller appends the rest.
   ByteWriter begin(Kind kind) { return ByteWriter().put(kind).put(static_cast<int32_t>(rank)).put(++said_); }
-  // The rest is left to read. Nothing if it is of none of these kinds.
+  // The caller reads the rest. Nothing if the kind is not one of `first` to `last`.
   std::optional<Word> hear(ByteReader* reader, Kind first, Kind last) {
     const auto kind = reader->get<Kind>();
     const auto from = reader->get<int32_t>();
@@ -39,14 +39,14 @@ class Gossip {
   }
 
   bool is_rank(int any) const { return any >= 0 && any < n_ranks; }
-  // Before something is said again: the more ranks, the longer, because each of them passes on what each says.
+  // How long to wait before repeating something: longer with many ranks, because each of them forwards it.
   int64_t pause_ns(int64_t of_few_ns) const { return of_few_ns * std::max(1, n_ranks / 128); }
 
   const int rank, n_ranks;
 
  private:
   uint64_t said_ = 0;
-  std::map<int, uint64_t> heard_;  // the last of each rank
+  std::map<int, uint64_t> heard_;  // number of each rank's latest word
 };
 
 }  // namespace tutti

@@ -2,7 +2,7 @@
 
 namespace tutti {
 
-// What a communicator does for its GPU's side. Any thread: each waits for its turn among the operations.
+// The services of a communicator to its GPU side. Any thread: calls that use links wait for their turn.
 class GpuHost final : public cuda::Host {
  public:
   explicit GpuHost(Communicator& comm) : comm_(comm) {}
@@ -27,7 +27,7 @@ class GpuHost final : public cuda::Host {
   }
   void forget_direct() override {
     const TicketLock::Turn turn(*comm_.ticket_lock_, take_ticket());
-    for (Endpoint& endpoint : comm_.links_.endpoints())  // what they have kept of registrations that have ended
+    for (Endpoint& endpoint : comm_.links_.endpoints())  // drop what they kept of ended registrations
       if (endpoint.delivers()) (void)endpoint.registers(nullptr, 0);
   }
   Result<void> connect_direct() override {

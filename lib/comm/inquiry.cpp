@@ -13,8 +13,8 @@ std::string_view shortened(std::string_view text) {
   return text.substr(0, kMostText);
 }
 
-// Clocks of other hosts tell other times: how long ago it was. What begins or ends while the recorder is read may do so
-// after the trace's time.
+// Clocks differ between hosts, so times are sent as ages. Something that begins or ends while the recorder is being
+// read may be newer than the trace's own time.
 void put(const Witness& witness, ByteWriter* to) {
   const Trace& trace = witness.trace;
   const auto ago_ns = [&trace](int64_t at_ns) { return std::max<int64_t>(0, trace.read_ns - at_ns); };
@@ -130,7 +130,7 @@ std::optional<PeerWatch::Answer> Inquiry::hear(std::string_view bytes) {
   if (word->kind == Gossip::Kind::kAccount) return hear_account(reader) ? std::optional(answer) : std::nullopt;
   const int64_t now = now_ns();
   take_asked(now);
-  // All hear the answer, and many may ask.
+  // Every rank hears the answer, and many may ask.
   if (now - answered_ns_ < every_ns() / 2) return answer;
   answered_ns_ = now;
   answer.says = account();

@@ -1,7 +1,7 @@
-// This header: what ranks are in that cannot be seen through shared memory, because they are on other hosts. A rank
-// that waits for long asks all ranks over the control connections, once a second; each says where it is in its order,
-// whom it waits for, and which ranks of its host are stopped, since those cannot. Whoever says nothing while its host
-// is there does not run.
+// This header: what ranks on other hosts are doing, which shared memory does not show. A rank that waits long asks all
+// ranks over the control connections, once a second; each answers with its place in the order of operations, which
+// ranks it waits for, and which ranks of its host are stopped, since those cannot answer. A rank that stays silent
+// while its host is alive is not running.
 //
 // Threading: any thread.
 #pragma once
@@ -24,15 +24,15 @@ class Inquiry {
  public:
   Inquiry(int rank, int n_ranks, const Recorder& recorder) : recorder_(recorder), gossip_(rank, n_ranks) {}
 
-  // Whether who has waited for so long should look again who is the cause, and ask.
+  // Whether a rank that has waited this long should look for the cause again, and ask.
   bool is_due(int64_t idle_ns);
-  // For the other ranks; empty where somebody has just asked.
+  // What to ask the other ranks; empty if a rank has just asked.
   std::string question();
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
 
-  // Those that this host shows.
+  // The ranks that can be seen on this host.
   Witnesses seen() const;
-  // And what the others have said since they were asked. `names`: "rank 3 (host node1, pid 77)".
+  // And what the others have answered since they were asked. `names` gives "rank 3 (host node1, pid 77)".
   Witnesses all(const PeerWatch& names) const;
 
  private:
@@ -43,12 +43,12 @@ class Inquiry {
   bool hear_account(ByteReader reader);
 
   const Recorder& recorder_;
-  mutable std::mutex mutex_;  // what follows
+  mutable std::mutex mutex_;  // guards the members below
   Gossip gossip_;
-  Witnesses said_;                // by rank: one is 320 bytes
-  std::optional<bool> sees_all_;  // through shared memory: nobody has to be asked
+  Witnesses said_;                // answers, by rank: 320 bytes each
+  std::optional<bool> sees_all_;  // through shared memory: then no rank is asked
   int64_t looked_ns_ = 0, answered_ns_ = 0;
-  int64_t asked_ns_ = 0, asked_first_ns_ = 0;  // by anybody: last; and before that without a long pause
+  int64_t asked_ns_ = 0, asked_first_ns_ = 0;  // by any rank: last; first of an unbroken series
 };
 
 }  // namespace tutti

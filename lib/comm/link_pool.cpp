@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// Calls visit(name, sends) for each link that the schedule takes.
+// Calls visit(name, sends) for each link that the schedule uses.
 template <class Visit>
 void for_each_link(const Schedule& schedule, Visit&& visit) {
   for (const Lane& lane : schedule.lanes) {
@@ -63,7 +63,7 @@ void LinkPool::request(const Schedule& schedule, bool delivers) {
   });
 }
 
-// Pauses between two looks, longer the longer nothing has come: or a thousand ranks that look do nothing else.
+// The pause between two looks grows while nothing comes: otherwise a thousand looking ranks do nothing else.
 Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& interrupted,
                                bool delivers) {
   constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
@@ -106,7 +106,7 @@ Result<bool> LinkPool::accept_all() {
       const Name name{link.peer(), link.config().channel};
       if (link.config().slot_bytes != me_.sizes.slot_bytes) continue;  // not one of this group's
       Link& place = place_in(recvs_, name);
-      if (place.is_made()) continue;  // nor that
+      if (place.is_made()) continue;  // nor is that one
       place = std::move(link);
       count(place);
       incoming_.push_back(&place);
@@ -117,7 +117,7 @@ Result<bool> LinkPool::accept_all() {
   return progress;
 }
 
-// A link that fails is the concern of who uses it next.
+// A link's failure is left for its next user to find.
 void LinkPool::keep_up() {
   (void)accept_all();
   tuttiTransportError ignored{};

@@ -1,5 +1,5 @@
-// This header: the links of one rank to its peers, made when an operation first needs them and kept for the rest.
-// Belongs to one thread at a time.
+// This header: the links of one rank to its peers, made when an operation first needs them and then kept. Belongs to
+// one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -19,34 +19,34 @@ namespace tutti {
 class LinkPool {
  public:
   explicit LinkPool(const Membership& me) : me_(me) {}
-  Endpoints& endpoints() { return endpoints_; }  // none yet at first
+  Endpoints& endpoints() { return endpoints_; }  // empty at first
 
-  // Notes which links of `schedule` are to be made. find() knows their places from now on.
+  // Notes which links of `schedule` must be made. From now on find() returns them, even before they are made.
   void request(const Schedule& schedule, bool delivers = false);
-  // Makes the links of `schedule` that are missing: offers the outgoing ones, waits for the incoming ones. All ranks
-  // call it for the same operation. `interrupted` ends it early (then the error is its caller's to find). With
-  // `delivers` they are to be of transports that move data between devices.
+  // Makes the missing links of `schedule`: offers the outgoing ones, waits for the incoming ones. All ranks call it for
+  // the same operation. When `interrupted` returns true it returns early, without an error: the caller has to find
+  // that. `delivers`: only transports that move data between devices.
   Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& interrupted,
                        bool delivers = false);
-  // Which links are missing.
+  // The time-out error, which names the missing links.
   Error late() const;
-  // How many sockets the schedule's links keep: one each, but for those of shared memory within this process.
+  // How many sockets the schedule's links keep: one each, except links in shared memory within this process.
   size_t sockets_of(const Schedule& schedule) const;
 
-  // While this rank waits for something else: takes in links that peers make early, for an operation that it has yet to
-  // begin, and lets its own bring what is on its way from earlier ones.
+  // While this rank waits for something else: accepts links that peers make early, for an operation that this rank has
+  // not begun yet, and lets its own links send what is left of earlier ones.
   void keep_up();
-  // Notes what was sent again, for resent(): now and then in keep_up(), and where somebody is about to ask.
+  // Updates resent(): now and then in keep_up(), and before it is about to be read.
   void count_resent();
   Link* find(int peer, uint32_t channel, bool sending);
   const std::vector<Link*>& incoming() const { return incoming_; }
-  Yielding& yielding() { return yielding_; }  // to those at their other ends, while this rank waits for them
+  Yielding& yielding() { return yielding_; }  // whether to yield to the peers while waiting for them
 
   // From any thread.
   size_t links() const { return held_.links.load(std::memory_order_relaxed); }
   size_t link_bytes() const { return held_.bytes.load(std::memory_order_relaxed); }
-  std::map<int, uint64_t> resent() const;  // by peer that is reached over a network, when it was noted last
-  // Those who listen, sockets of links, and what all links without one wake.
+  std::map<int, uint64_t> resent() const;  // by peer, over networks; as of the last count_resent()
+  // Listeners, the sockets of links, and one eventfd for all links without a socket.
   size_t descriptors() const {
     const size_t sockets = held_.sockets.load(std::memory_order_relaxed);
     return endpoints_.size() + sockets + (links() > sockets ? 1 : 0);
@@ -63,9 +63,9 @@ class LinkPool {
 
   tuttiLinkConfig config_of(const Name& name) const;
   Link& place_in(Links& links, const Name& name) const;
-  Result<bool> advance();  // true if a link was made, as is what accept_all() gives
+  Result<bool> advance();  // true if a link was made; accept_all() likewise
   Result<bool> accept_all();
-  bool keeps_socket(int peer) const;  // whether a link to it does
+  bool keeps_socket(int peer) const;  // whether a link to this peer does
   void count(const Link& link);
 
   const Membership& me_;

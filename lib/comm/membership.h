@@ -1,5 +1,5 @@
-// This header: who a rank is in its group, and what it knows of the others: filled in while they meet (setup.h), then
-// constant; any thread.
+// This header: which rank this is in its group, and what it knows about the others: filled in while they meet
+// (setup.h), then constant; any thread.
 #pragma once
 
 #include <memory>
@@ -34,8 +34,8 @@ struct Membership {
   const int rank, n_ranks;
   const CommOptions options;
   const Algo forced;
-  std::shared_ptr<const Machine> machine = {};  // as it was when this rank took its place
-  std::shared_ptr<const Roster> roster = {};    // from the time on when all have met, as is what follows
+  std::shared_ptr<const Machine> machine = {};  // as it was when this rank joined
+  std::shared_ptr<const Roster> roster = {};    // set, like all members below, once all ranks have met
   std::optional<Planner> planner = {};
   uint64_t stream_from_bytes = UINT64_MAX, one_way_from_bytes = UINT64_MAX;
   MessageSizes sizes = {};

@@ -9,11 +9,11 @@
 namespace tutti {
 namespace {
 
-// The first of each kind's. Several quantised all-reduces may pass between two ranks while one's messages wait for
-// their receive.
+// The first channel of each kind. Several quantised all-reduces may pass between two ranks while a message waits for
+// its receive.
 constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000, kGpuChannel = 3000, kQuantisedChannel = 4000;
 
-// What a message says of itself.
+// The call that a message's tag names.
 Call call_of(const Message& message, uint64_t sequence) {
   Call call;
   call.collective = Collective::kSendRecv;
@@ -23,7 +23,7 @@ Call call_of(const Message& message, uint64_t sequence) {
   return call;
 }
 
-// What people are told of several.
+// What people are shown for a batch of messages.
 Call to_recorded(const std::vector<Message>& messages) {
   Call call = call_of(messages.size() == 1 ? messages[0] : Message{}, 0);
   call.blocks = static_cast<uint32_t>(messages.size());
@@ -38,8 +38,8 @@ Call to_recorded(const std::vector<Message>& messages) {
 
 }  // namespace
 
-// As they are handed to the executor: a schedule made for the occasion, whose blocks are the messages. Sends come
-// first, as input blocks, then receives, as output blocks.
+// Messages in the executor's form: a schedule made for the occasion, whose blocks are the messages. Sends come first,
+// as input blocks, then receives, as output blocks.
 struct MessageBatch {
   Transfers transfers;
   std::vector<uint64_t> bytes, input_at, output_at;
@@ -59,7 +59,7 @@ struct MessageBatch {
     bytes.push_back(m.count * dtype_bytes(m.dtype));
     tags.push_back(to_tag(call));
   }
-  // On links of their own, from this channel on.
+  // Uses separate links, from this channel on.
   Schedule schedule(int n_ranks, int rank, uint32_t first_channel) const {
     Schedule schedule = send_recv(n_ranks, rank, transfers);
     for (Lane& lane : schedule.lanes) lane.channel += first_channel;
@@ -147,8 +147,8 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   return monitor_.has_driven(run, drive(run, watch, {links_.yielding(), how.timeout_seconds}, how.meanwhile));
 }
 
-// Meanwhile the batch goes on over those that are there: a peer that calls its messages one by one may offer its
-// link only after it has what this rank sends.
+// Meanwhile the batch proceeds over the existing links: a peer that issues its messages one by one may offer its link
+// only after it has received what this rank sends.
 Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
   const bool on_device = how.on_device != nullptr;
   Result<void> well;

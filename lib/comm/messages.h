@@ -1,6 +1,6 @@
-// This header: messages between two ranks each, the user's and those of a quantised all-reduce, a meeting or a GPU.
-// Each kind has links of its own, so that a message may wait for its receive while collectives run, and notes may
-// overtake messages. Belongs to the thread whose turn it is.
+// This header: messages between pairs of ranks: the user's, and those of a quantised all-reduce, a meeting or a GPU.
+// Each kind has its own links, so that a message may wait for its receive while collectives run, and notes may overtake
+// messages. Belongs to the thread whose turn it is.
 #pragma once
 
 #include <string>
@@ -20,12 +20,12 @@ class Messages {
  public:
   Messages(const Membership& me, Monitor& monitor, LinkPool& links) : me_(me), monitor_(monitor), links_(links) {}
 
-  // Of kSendRecv.
+  // Runs a kSendRecv.
   Result<void> run(const Operation& operation);
-  // And some of what else the operation has to do.
+  // Does some of the operation's other work meanwhile.
   Result<void> pass_quantised(const Call& call, const std::vector<Message>& messages, Meanwhile& meanwhile);
   Result<void> pass_notes(const std::vector<Message>& notes, double timeout_seconds, const std::string& purpose);
-  // From GPU to GPU: connects all ranks; then the messages of an operation.
+  // From GPU to GPU: makes the links between all ranks; passes the messages of one operation.
   Result<void> connect_gpus();
   Result<void> pass_between_gpus(const Operation& operation, const std::vector<Message>& messages);
 
@@ -35,7 +35,7 @@ class Messages {
     uint32_t first_channel;
     Standing::Doing doing;
     double timeout_seconds;
-    const Call* on_device = nullptr;  // from GPU to GPU, for this call
+    const Call* on_device = nullptr;  // from GPU to GPU, for this call; else null
     Meanwhile* meanwhile = nullptr;
   };
   Call next_call(const Message& message);

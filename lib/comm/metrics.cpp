@@ -12,7 +12,7 @@ namespace {
 constexpr std::chrono::milliseconds kLook{100};
 constexpr int64_t kWriteNs = 5'000'000'000;
 
-// A metric's samples come after one another, below what it is.
+// Each metric's samples follow its description.
 class Page {
  public:
   explicit Page(uint64_t group) : group_(format("group=\"%016llx\"", static_cast<unsigned long long>(group))) {}
@@ -63,7 +63,7 @@ void OperationTotals::count(const Trace& trace) {
   uint64_t seen = 0;
   std::array<Total, kCollectives> found{};
   for (const TracedOperation& one : trace.operations) {
-    if (one.nth <= counted_) continue;  // it had not ended then
+    if (one.nth <= counted_) continue;  // counted before, when it had not ended
     seen++;
     Total& total = found[static_cast<size_t>(one.call.collective)];
     total.operations++;
@@ -85,7 +85,7 @@ Trace LatenessWatch::look() {
   return std::move(seen.own);
 }
 
-// What was asked for the last time has come; if not, the next answers contain it.
+// The answers to the last question have arrived by now; if not, the next ones contain them.
 void LatenessWatch::look_elsewhere() {
   const int64_t now = now_ns();
   if (!others_.any() || now - asked_ns_ < others_.every_ns()) return;
