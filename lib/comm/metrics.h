@@ -1,9 +1,9 @@
 // This header: what a communicator tells a monitoring system, as a file in Prometheus' text format, which is written
 // every 5 s, when the communicator has been finalized, when it breaks and when it ends; and in the log, at info, which
-// rank is late again and again. A thread of its own reads this rank's recorder ten times a second, and on the first
-// rank of each host those of all ranks there; once a second it asks the other hosts for theirs. Operations pay nothing
-// for it. Of more than 10,000 operations a second some are overwritten before: then a sample is read, and the others
-// count as if they had been like those, but nobody was late for them.
+// rank is late again and again. A separate thread reads this rank's recorder ten times a second, and on the first rank
+// of each host those of all ranks there; once a second it asks the other hosts for theirs. Operations pay nothing for
+// it. Above 10,000 operations a second some entries are overwritten before they are read: then the rest serves as a
+// sample, and the overwritten ones count as if they were like it, except that no rank was late for them.
 //
 // Threading: write() from any thread.
 #pragma once
@@ -32,7 +32,7 @@ class OperationTotals {
     uint64_t operations = 0, bytes = 0;
   };
   uint64_t counted() const { return counted_; }  // operations, of all kinds
-  // Those that have begun since. Those that were overwritten are taken for more of what is there.
+  // Adds the operations begun since the last call. Overwritten ones are taken to be like those that are still there.
   void count(const Trace& trace);
   const std::array<Total, kCollectives>& by_collective() const { return totals_; }
 
@@ -41,13 +41,13 @@ class OperationTotals {
   uint64_t counted_ = 0;
 };
 
-// The ranks of this rank's host, compared with each other and with those of the other hosts; who is late again and
-// again is told in the log.
+// Compares the ranks of this host with each other and with those of other hosts; logs which rank is late again and
+// again.
 class LatenessWatch {
  public:
   LatenessWatch(const Recorder& recorder, PeerWatch& watch, RemoteAttendants& others)
       : watch_(watch), others_(others), attendants_(recorder) {}
-  Trace look();  // at this host's; what it has read of this rank's own
+  Trace look();  // looks at this host; returns this rank's own trace
   void look_elsewhere();
   void compare_all() { roll_.compare_all(); }  // without waiting for anybody
   const RollCall& roll() const { return roll_; }
@@ -65,13 +65,13 @@ class LatenessWatch {
 
 class Metrics {
  public:
-  // `pattern`: TUTTI_METRICS_FILE. Null where nobody wants to know anything, or there are no more threads: that is
-  // logged. All that is given outlives it.
-  // `others`: with whose ranks this one compares those of its host; null where another rank of the host does that.
+  // `pattern`: TUTTI_METRICS_FILE. Null if neither file nor log is wanted, or no thread can be started, which is
+  // logged. All arguments outlive it.
+  // `others`: with whose ranks this host's are compared; null if another rank of this host does that.
   static std::unique_ptr<Metrics> start(const Recorder& recorder, PeerWatch& watch, const LinkPool& links,
                                         const std::string& pattern, RemoteAttendants* others);
   ~Metrics();
-  // Now. What goes wrong is logged, once.
+  // Writes the file now. The first failure is logged.
   void write();
 
  private:
@@ -87,7 +87,7 @@ class Metrics {
   PeerWatch& watch_;
   const LinkPool& links_;
   std::string path_;  // empty: nothing is written
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // guards the members below
   OperationTotals totals_;
   std::optional<LatenessWatch> lateness_;
   int64_t written_ns_ = now_ns();

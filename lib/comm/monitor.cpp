@@ -9,7 +9,7 @@
 namespace tutti {
 
 Monitor::~Monitor() {
-  metrics_.reset();  // which writes for the last time
+  metrics_.reset();  // its destructor writes for the last time
   if (watch_) (void)contained([this] { return leave(), Result<void>(); });
 }
 
@@ -18,14 +18,14 @@ void Monitor::leave() {
     watch_->ending().tell(comparison_.farewell(begun_.standing(me_.rank, Standing::Doing::kLeft, recorder_)));
     return {};
   };
-  if (!me_.is_on_gpu()) (void)contained(say_where);  // if there is memory for it
+  if (!me_.is_on_gpu()) (void)contained(say_where);  // best effort: it needs memory
   watch_->ending().say_goodbye(begun_.sequence);
   if (metrics_) metrics_->write();
 }
 
 void Monitor::take_place() {
   remote_attendants_.emplace(me_.rank, me_.layout().hosts, recorder_);
-  // One for all of a host: each looks at the files of all processes there.
+  // One rank per host cleans up after dead processes: it looks at the files of all processes there.
   recorder_.share(me_.rank, me_.n_ranks, me_.roster->group, me_.leads_host());
 }
 
@@ -67,7 +67,7 @@ void Monitor::abort(const char* function) {
     keep_trace(mine);
     return {};
   });
-  if (!told) watch_->ending().fail(told.error());  // operations end, though there is no memory to say why
+  if (!told) watch_->ending().fail(told.error());  // operations end even if there is no memory to say why
 }
 
 Result<void> Monitor::check_alive() {
@@ -79,7 +79,7 @@ Result<void> Monitor::check_alive() {
 Error Monitor::end_with(Error error) {
   recorder_.end(false);
   watch_->ending().fail(root_cause(std::move(error)));
-  // A peer's notice may have come first: then that is the reason, now and later.
+  // A peer's notice may have arrived first: then that is the reason, now and later.
   Error reason = watch_->ending().failure();
   keep_trace(reason);
   return reason.code == Code::kRemoteError ? with_places(std::move(reason)) : reason;
@@ -92,7 +92,7 @@ Result<void> Monitor::has_driven(const Run& run, Result<void> result) {
   return watch_->ending().failure();
 }
 
-// Of a group that has ended, once.
+// Only for a group that has ended, and only once.
 void Monitor::keep_trace(const Error& reason) {
   if (!recorder_.fail(reason.message)) return;
   write_trace_file(recorder_, me_.options.trace_file);
@@ -100,7 +100,7 @@ void Monitor::keep_trace(const Error& reason) {
 }
 
 Error Monitor::root_cause(Error error) const {
-  // Who gives up a silent peer knows why, and speaks before that peer, which only sees its connection reset.
+  // A rank that gives up on a silent peer knows the cause, and reports before that peer, which only sees a reset.
   const int grace_ms = error.sys_errno == ETIMEDOUT ? kGraceMs / 2 : kGraceMs;
   const auto cause = error.code == Code::kRemoteError ? failure_soon(grace_ms) : async_error();
   if (!cause) return cause.error();
@@ -111,7 +111,7 @@ Error Monitor::root_cause(Error error) const {
   return error;
 }
 
-// Of a rank that was lost, what it was in, and what this one is in: on other hosts that is not known.
+// Adds which operation this rank is in, and the lost rank, if that is on this host: elsewhere it is not known.
 Error Monitor::with_places(Error error) const {
   const Trace mine = read_trace(recorder_);
   if (const TracedOperation* const last = mine.last())

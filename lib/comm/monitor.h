@@ -1,6 +1,6 @@
-// This header: what a rank knows of its own operations and of the others': its flight recorder, what it asks and tells
-// over the control connections, and how the group ends. Ends before what it watches.
-// Threading: begun() and what records belongs to the thread of the operations; the rest from any thread.
+// This header: what a rank knows about its own operations and the others': its flight recorder, what it asks and tells
+// over the control connections, and how the group ends. Destroyed before what it watches.
+// Threading: begun() and recording belong to the thread of the operations; the rest from any thread.
 #pragma once
 
 #include <map>
@@ -23,19 +23,19 @@
 
 namespace tutti {
 
-// How many operations and messages a rank has begun. Of the thread of its operations.
+// How many operations and messages a rank has begun. Belongs to the thread of its operations.
 struct Begun {
   uint64_t sequence = 0;                    // collectives: the number of the last one
   uint64_t exchanges = 0;                   // operations of point-to-point messages
   std::map<int, Standing::Count> messages;  // such messages, by peer
 
-  // As it is told to others.
+  // What the other ranks are told of it.
   Standing standing(int rank, Standing::Doing doing, const Recorder& recorder) const {
     Standing s;
     s.rank = rank;
     s.doing = doing;
     s.call = recorder.memory().find(sequence);
-    s.call.sequence = sequence;  // after very many messages nothing else is known of it
+    s.call.sequence = sequence;  // after very many messages the recorder has lost the call itself
     s.place = doing == Standing::Doing::kPasses ? recorder.memory().last_place_text()
                                                 : recorder.memory().place_text(sequence);
     s.begun = sequence + exchanges;
@@ -50,8 +50,8 @@ class Monitor {
       : me_(me), comparison_(me.rank, me.n_ranks, recorder_), inquiry_(me.rank, me.n_ranks, recorder_) {}
   ~Monitor();
 
-  // While ranks meet, in this order: the locations are known; the neighbours are connected; all are, and operations
-  // begin.
+  // During set-up, in this order: when all locations are known; to connect the neighbours; when all ranks are
+  // connected, before the first operation.
   void take_place();
   Result<void> connect(PeerWatch::Config config, std::vector<Fd> listening, Deadline deadline,
                        const std::function<bool()>& gives_up);
@@ -65,25 +65,25 @@ class Monitor {
 
   bool failed() const { return watch_->ending().failed(); }
   Result<void> async_error() const;
-  // The same, after a moment if need be: a broken connection often is the echo of something else, which the control
+  // The same, but it may wait: a broken connection is often the echo of another failure, of which the control
   // connections are about to tell.
-  static constexpr int kGraceMs = 1000;  // with 300, beside six compilers, the echo was told instead
+  static constexpr int kGraceMs = 1000;  // with 300 ms, beside six compilers, the echo was told instead
   Result<void> failure_soon(int grace_ms = kGraceMs) const;
   void abort(const char* function);
-  // Why nothing can be run any more, if so.
+  // An error if nothing can be run any more.
   Result<void> check_alive();
-  // An operation that failed ends the group. The error that this has ended with.
+  // Ends the group because an operation failed. Returns the error that the group has ended with.
   Error end_with(Error error);
-  // Who finds that another rank has called something else asks for what messages do not tell before the group ends.
+  // If another rank has called something else, asks for what messages do not tell, before the group ends.
   Result<void> has_driven(const Run& run, Result<void> result);
-  // Once it is finalized, and before it ends: a process that ends after this has not died under the others.
+  // Says goodbye, after finalize or before destruction: a process that exits after this does not count as lost.
   void leave();
 
-  // This rank is in it now, its next collective, and compares it with what the others call.
+  // Begins this rank's next collective, which is from now on compared with what the others call.
   Call begin(const Operation& operation, Algo algo);
-  // One sentence for whom this rank waits.
+  // One sentence on which rank this rank waits for.
   std::string explain_wait() const;
-  // In the operations that the recorders hold. Asks the other hosts, if there are any.
+  // Of a rank, in the operations that the recorders hold. Asks the other hosts, if there are any.
   RollCall::Rank lateness(int rank);
 
  private:
@@ -96,14 +96,14 @@ class Monitor {
   Recorder recorder_;
   Comparison comparison_;
   Inquiry inquiry_;
-  std::optional<RemoteAttendants> remote_attendants_;  // from the time on when all locations are known
+  std::optional<RemoteAttendants> remote_attendants_;  // set once all locations are known
   std::unique_ptr<PeerWatch> watch_;
   Begun begun_;
-  std::unique_ptr<Metrics> metrics_;  // if somebody wants to know
+  std::unique_ptr<Metrics> metrics_;  // null if not wanted
 };
 
-// An operation, from its begin to its end. What is thrown, as a rule for want of memory, breaks the communicator as an
-// error does: other ranks are in the operation, perhaps, and wait.
+// Carries out an operation, from begin to end. An exception, usually for lack of memory, breaks the communicator as an
+// error does: other ranks may already wait in the operation.
 template <class Body>
 Result<void> carry_out(Monitor& monitor, Body&& body) noexcept {
   auto result = contained(body);
@@ -112,7 +112,7 @@ Result<void> carry_out(Monitor& monitor, Body&& body) noexcept {
   return result;
 }
 
-// What a rank did last; and all ranks of this process.
+// Writes what this rank did last; what all ranks of this process did.
 Result<void> dump_trace(const Recorder& recorder, const std::string& path);
 Result<void> dump_traces(const std::string& path);
 

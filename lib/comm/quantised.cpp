@@ -10,9 +10,9 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kPieceBlocks = 16, kPieceElems = kPieceBlocks * kMostBlockElems;  // they stay in the first cache
+constexpr size_t kPieceBlocks = 16, kPieceElems = kPieceBlocks * kMostBlockElems;  // a piece stays in the L1 cache
 
-// Of one rank's elements, at any alignment: what it was given, and what results lack of that until now, or null.
+// One rank's elements, at any alignment: its input, and what results lack of its inputs so far, or null.
 struct Own {
   const char* input;
   char* errors;
@@ -27,19 +27,19 @@ struct Own {
     memcpy(lacking, errors, elems * sizeof(float));
     for (size_t i = 0; i < elems; i++) values[i] += lacking[i];
   }
-  // `arrived` is what became of values that count `times` times.
+  // `arrived`: the values as they are after quantising; each counts `times` times.
   void keep_lost(size_t elems, const float* values, float* arrived, float times) const {
     for (size_t i = 0; i < elems; i++) arrived[i] = lost_of(values[i], arrived[i], times);
     memcpy(errors, arrived, elems * sizeof(float));
   }
 };
 
-// What travels, and how.
+// The format of what is sent.
 struct How {
   int wire;
   size_t block_elems;
 
-  // Of values that count `times` times; what is lost goes to the owner's errors, if there are any.
+  // Quantises values that count `times` times; what is lost goes into own.errors, if that is given.
   void quantise(const float* values, size_t elems, float times, const Own& own, char* to) const {
     kernels().quantise[wire](values, elems, block_elems, to);
     if (own.errors == nullptr) return;
@@ -60,21 +60,21 @@ void quantise_own(const Own& own, size_t elems, const How& how, char* to) {
   }
 }
 
-// What becomes NaNs where it is quantised, as on all other ranks.
+// Values that are too large become NaNs here too, as quantising makes them on all other ranks.
 void refuse_large(size_t elems, float* values) {
   for (size_t i = 0; i < elems; i++)
     values[i] = magnitude_of(values[i]) > bits_of(kQuantisableTo) ? std::bit_cast<float>(0x7fc00000u) : values[i];
 }
 
-// An all-reduce in slices of every rank's part: while the messages of two pass, others are quantised, summed, and made
-// floats of. What computes goes over elements of the whole vector.
+// An all-reduce in slices of every rank's part: while the messages of two slices pass, others are quantised, summed and
+// dequantised. Elements are numbered as in the whole vector.
 class SlicedSum final : public Meanwhile {
  public:
   struct Buffers {
     char* quantised;  // the whole vector
-    char* others;     // this rank's part, of each other rank
-    Own own;          // this rank's part of what is summed
-    Own all;          // the whole vector; its input is null if who calls quantises and dequantises
+    char* others;     // this rank's part, from each other rank
+    Own own;          // this rank's part of its own input
+    Own all;          // the whole vector; no input if the caller quantises and dequantises
     char* output;
   };
   SlicedSum(const QuantisedCut& cut, const How& how, const Buffers& buffers, int rank, int n_ranks, float divisor)
@@ -86,7 +86,7 @@ class SlicedSum final : public Meanwhile {
         divisor_(divisor),
         n_slices_(std::clamp<size_t>(cut.all_bytes() / kSliceBytes, 1, kMostSlices)) {}
 
-  // Slice s is quantised in round s, scattered in s + 1, summed in s + 2, gathered in s + 3, made floats of in s + 4.
+  // Slice s is quantised in round s, scattered in s + 1, summed in s + 2, gathered in s + 3, dequantised in s + 4.
   template <class Pass>
   Result<void> run(Pass&& pass) {
     for (size_t round = 0; round < n_slices_ + 4; round++) {
@@ -102,7 +102,7 @@ class SlicedSum final : public Meanwhile {
  private:
   // Between 4 hosts at 1 Gb/s, slices save 5 % of the time at 16 MiB, 9 % at 64 MiB.
   static constexpr size_t kSliceBytes = 1 << 20, kMostSlices = 8;
-  static constexpr size_t kStepPieces = 8;  // some 5 us
+  static constexpr size_t kStepPieces = 8;  // about 5 us
 
   struct Work {
     void (SlicedSum::*what)(size_t begin, size_t elems);
@@ -155,14 +155,14 @@ void SlicedSum::plan_work(size_t round) {
   add_work(&SlicedSum::sum, round - 2, rank_);
 }
 
-// Rounds before the first slice wrap to none.
+// Rounds before the first slice wrap around to a slice that does not exist.
 void SlicedSum::add_work(void (SlicedSum::*what)(size_t, size_t), size_t slice, int rank) {
   if (slice >= n_slices_) return;
   const size_t begin = begin_of(rank, slice), end = begin_of(rank, slice + 1);
   if (begin < end) work_.push_back({what, begin, end});
 }
 
-// To every rank its part, and the others' of this rank's behind each other; of an earlier slice, everybody's sums.
+// Scatters one slice, whose parts for this rank come to lie behind each other, and gathers the sums of an earlier one.
 std::vector<Message> SlicedSum::messages(size_t round) const {
   std::vector<Message> all;
   for (const size_t slice : {round - 1, round - 3}) {
@@ -181,7 +181,7 @@ std::vector<Message> SlicedSum::messages(size_t round) const {
   return all;
 }
 
-// Each piece in the order of ranks; this rank's own elements are as they were given.
+// Sums each piece in the order of ranks; this rank's own elements are not quantised.
 void SlicedSum::sum(size_t begin, size_t all_elems) {
   float sums[kPieceElems], values[kPieceElems];
   for (size_t at = begin; at < begin + all_elems; at += how_.piece_elems()) {

@@ -20,8 +20,8 @@ class QuantisedSums {
   Monitor& monitor_;
   Collectives& collectives_;
   Messages& messages_;
-  bool has_agreed_ = false;               // all ranks have, that they quantise
-  std::vector<char> quantised_, others_;  // kept for the next one
+  bool has_agreed_ = false;               // whether all ranks have agreed that they quantise
+  std::vector<char> quantised_, others_;  // kept for the next operation
 };
 
 }  // namespace tutti

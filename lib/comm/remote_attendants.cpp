@@ -8,9 +8,9 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kForgetNs = 60'000'000'000;  // answers, when this rank has not asked for so long
+constexpr int64_t kForgetNs = 60'000'000'000;  // answers, once this rank has not asked for this long
 
-// Up to an hour; what is longer makes nobody late.
+// At most 71 minutes; a longer time makes no rank late.
 uint32_t to_us(int64_t ns) {
   return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1000, 0, UINT32_MAX));
 }
@@ -21,7 +21,7 @@ int64_t get_ns(ByteReader& reader) {
 
 using Roll = std::map<uint64_t, std::map<int, Attendance>>;  // by operation and rank
 
-// Those that all of these ranks have left, and that nobody leaves before all have come.
+// Operations that all of these ranks have left, and that none leaves before all have come.
 Roll joint_operations(const Attendances& ended, uint64_t after) {
   Roll roll;
   for (const auto& [rank, all] : ended)
@@ -36,7 +36,7 @@ void thin_out(Roll* roll, size_t most) {
     std::erase_if(*roll, [&](const auto& entry) { return entry.first % every != 0; });
 }
 
-// What is later than what is there: others may have asked for less.
+// Appends what is later than the last one kept: other ranks may have asked for earlier operations.
 void keep(const std::vector<Attendance>& told, std::vector<Attendance>* kept) {
   const uint64_t last = kept->empty() ? 0 : kept->back().sequence;
   for (const Attendance& at : told)
@@ -44,7 +44,7 @@ void keep(const std::vector<Attendance>& told, std::vector<Attendance>* kept) {
   if (kept->size() > TraceMemory::kOperations) kept->erase(kept->begin(), kept->end() - TraceMemory::kOperations);
 }
 
-// Those of the other hosts with those of this one.
+// Compares the ranks of the other hosts with those of this one.
 RollCall compared(const Attendances& elsewhere, const Recorder& mine) {
   RollCall roll;
   roll.enter(elsewhere);
@@ -68,7 +68,7 @@ RemoteAttendants::RemoteAttendants(int rank, const std::vector<std::vector<int>>
 void RemoteAttendants::tell_question(PeerWatch& watch, uint64_t after) {
   wanted_ns_ = asked_ns_ = now_ns();
   watch.ending().tell(gossip_.begin(Gossip::Kind::kRollCall).put(after).take());
-  if (leads_) watch.ending().tell(answer(after));  // the others' hosts hear no other one of this
+  if (leads_) watch.ending().tell(answer(after));  // the question itself does not come back here
 }
 
 void RemoteAttendants::ask(PeerWatch& watch, uint64_t after) {
@@ -121,7 +121,7 @@ void RemoteAttendants::serve_tool(PeerWatch& watch) {
   serving_ns_ = 0;
 }
 
-// Of each operation and rank how long ago it came and left, and for how long it had been outside.
+// For each operation and rank: how long ago it came and left, and how long it had been outside of operations.
 std::string RemoteAttendants::answer(uint64_t after) {
   const Attendances ended = Attendants(recorder_).look().ended;
   const size_t head_bytes = Gossip::kHeadBytes + sizeof(uint64_t) + ended.size() * sizeof(int32_t);
@@ -157,7 +157,7 @@ std::optional<PeerWatch::Answer> RemoteAttendants::hear(std::string_view bytes) 
   return told;
 }
 
-// Its times are of no clock, and are compared with those of its own host alone.
+// The times are ages, so they are compared only with others of the same host.
 bool RemoteAttendants::hear_answer(int leader, ByteReader reader) {
   const int64_t now = now_ns();
   if (now - wanted_ns_ > kForgetNs) heard_.clear();

@@ -1,7 +1,7 @@
 // This header: when the ranks of other hosts came to operations and left them, so that a rank is seen to be late
-// whichever host it is on. Who wants to know asks over the control connections; the leader of each host answers for the
-// ranks there, from their flight recorders, and everybody hears the answers. An answer is one frame: of more operations
-// than fit it has every second, fourth, eighth ..., the same ones on all hosts. Who does not ask pays nothing.
+// whichever host it is on. A rank that wants to know asks over the control connections; the leader of each host answers
+// for the ranks there, from their flight recorders, and all ranks hear the answers. An answer is one frame: if it has
+// no room for all operations, every second, fourth, eighth ..., the same ones on all hosts. Costs nothing unless asked.
 //
 // Threading: any thread.
 #pragma once
@@ -25,21 +25,21 @@ namespace tutti {
 
 class RemoteAttendants {
  public:
-  // `hosts`: the ranks of each, its leader first.
+  // `hosts`: the ranks of each host, its leader first.
   RemoteAttendants(int rank, const std::vector<std::vector<int>>& hosts, Recorder& recorder);
 
   bool any() const { return !leaders_.empty(); }
   int64_t every_ns() const { return gossip_.pause_ns(1'000'000'000); }  // how often to ask, at most
 
-  // For what came after this operation; nothing where somebody has just asked. Answers come in their own time.
+  // Asks about what came after this operation, unless a rank has just asked. The answers arrive later.
   void ask(PeerWatch& watch, uint64_t after);
-  // What the other hosts have answered since this rank began to ask, to anybody: the last 1,024 operations.
+  // What the other hosts have answered to any rank since this rank began to ask: the last 1,024 operations.
   Attendances heard() const;
-  // Both, for all operations that recorders hold, compared with those of this host. Waits for the answers for a second
-  // at most: who is slower is left out.
+  // Asks about all operations that recorders hold, and compares them with those of this host. Waits a second at most
+  // for the answers: slower hosts are left out.
   RollCall gather(PeerWatch& watch);
 
-  // Now and then, on the thread that watches the peers: the same for a tool, which can ask nobody itself.
+  // Called now and then by the watching thread: the same for a tool, which cannot ask by itself.
   void serve_tool(PeerWatch& watch);
 
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
@@ -51,15 +51,15 @@ class RemoteAttendants {
   bool all_have_answered(int64_t since_ns) const;
 
   Recorder& recorder_;
-  uint64_t served_ = 0;       // what a tool has asked with
-  int64_t serving_ns_ = 0;    // since when; 0: nobody
-  bool leads_ = false;        // its host
+  uint64_t served_ = 0;       // the tool's last request that was answered
+  int64_t serving_ns_ = 0;    // since when a request is being served; 0: none is
+  bool leads_ = false;        // whether this rank leads its host
   std::set<int> leaders_;     // of the other hosts
-  mutable std::mutex mutex_;  // what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable answered_;
   Gossip gossip_;
-  int64_t asked_ns_ = 0, wanted_ns_ = 0;  // by anybody; by this rank
-  std::map<int, int64_t> answered_ns_;    // by leader
+  int64_t asked_ns_ = 0, wanted_ns_ = 0;  // last question of any rank; of this rank
+  std::map<int, int64_t> answered_ns_;    // last answer, by leader
   Attendances heard_;
 };
 

@@ -44,7 +44,7 @@ Result<void> check_agreement(const GroupSettings& mine, int my_rank, const Group
   return {};
 }
 
-// By words, since every rank does it for all.
+// A hash over words instead of bytes, for speed, since every rank takes it over all introductions.
 uint64_t number_of(std::string_view bytes) {
   uint64_t number = 0xcbf29ce484222325u;
   for (size_t at = 0; at < bytes.size(); at += sizeof number) {
@@ -56,7 +56,7 @@ uint64_t number_of(std::string_view bytes) {
   return number;
 }
 
-// What is found in one introduction after the other: of a large group not all of them are kept.
+// Collected from one introduction after another, so that those of a large group need not be kept.
 class Findings {
  public:
   void add(const Introduction& i) {
@@ -92,7 +92,7 @@ class Findings {
           static_cast<double>(farthest_ns(apart)) * 1e-6, sizes.slot_bytes, std::max(1u, sizes.connections));
     return sizes;
   }
-  // As the ranks of each machine see it.
+  // As seen by the ranks of each machine.
   std::vector<Facts> facts(const Layout& layout) const {
     const Facts common = common_facts(layout);
     std::vector<Facts> all;
@@ -113,15 +113,15 @@ class Findings {
     add_network(layout, &facts);
     return facts;
   }
-  // At least so far from each other are two hosts, of which one is nearer to where all have met. It decides how large
-  // messages are, and never in which order anything is added up.
+  // A lower bound on the latency between hosts, by their round trips to where all ranks met. It decides how large
+  // messages are, but never the order of a sum.
   uint64_t distance_ns() const {
     const auto by_time = [](const auto& a, const auto& b) { return a.second < b.second; };
     const auto [least, most] = std::minmax_element(round_trips_ns_.begin(), round_trips_ns_.end(), by_time);
     return (most->second - least->second) / 2;
   }
 
-  // Whose ranks share CPUs, though they may be in containers and so hosts of their own.
+  // Its ranks share CPUs, though they may be in containers, which count as separate hosts.
   struct MachineOfRanks {
     int ranks;
     CpuSet cpus;
@@ -131,12 +131,12 @@ class Findings {
   std::vector<RankLocation> locations_;
   bool all_verbs_ = true, all_net_ = true, any_pins_ = false, any_divides_ = false;
   bool all_send_by_rate_ = true;
-  std::map<std::array<uint8_t, sizeof(HostId)>, uint64_t> round_trips_ns_;  // of hosts
+  std::map<std::array<uint8_t, sizeof(HostId)>, uint64_t> round_trips_ns_;  // the longest of each host
   std::vector<MachineOfRanks> machines_;
-  std::map<std::array<uint8_t, sizeof(HostId)>, size_t> places_;  // of the machines in machines_, by their ids
+  std::map<std::array<uint8_t, sizeof(HostId)>, size_t> places_;  // index in machines_, by machine id
 };
 
-// What travels as it is, in this order; behind the version, which says whether the rest can be read.
+// Plain fields, in this order, behind the version, which says whether the rest can be read.
 template <class Bytes, class Any>
 void carry_fields(Bytes& bytes, Any& i) {
   bytes.all(i.settings.slot_bytes, i.settings.deterministic, i.settings.on_gpu, i.settings.encrypts, i.connections,
@@ -182,7 +182,7 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
 Result<std::shared_ptr<const Roster>> Roster::of(const Blobs& introductions, int rank) {
   static std::mutex mutex;
   [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
-  // By the group's number. Never destroyed: threads may outlive main.
+  // By group number. Never destroyed: threads may outlive main.
   static auto& known = *new std::map<uint64_t, std::weak_ptr<const Roster>>;
   const std::lock_guard lock(mutex);
   const uint64_t number = number_of(introductions.bytes());
@@ -217,8 +217,8 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
   if (mine.settings.order == "rank") roster->layout.order = flat_layout(roster->n_ranks()).order;
   roster->sizes = findings.sizes(roster->layout);
   const std::vector<Facts> all = findings.facts(roster->layout);
-  // The first of those where ranks are most in each other's way: first of all whatever CPUs they are bound to, which
-  // must not change a sum's bits.
+  // The first of the most oversubscribed machines. Compared without CPU bindings first, since these must not change a
+  // sum's bits.
   roster->facts = *std::max_element(all.begin(), all.end(), [](const Facts& a, const Facts& b) {
     const double unbound_a = a.machine.unbound().oversubscription(), unbound_b = b.machine.unbound().oversubscription();
     return unbound_a != unbound_b ? unbound_a < unbound_b : a.machine.oversubscription() < b.machine.oversubscription();

@@ -1,5 +1,5 @@
-// This header: what the ranks of a group have told each other when they met. Read once for all ranks of a process,
-// which share it; what is rarely asked for stays packed. Immutable; any thread.
+// This header: what the ranks of a group told each other when they met. Read once and shared by all ranks of a process;
+// what is rarely needed stays packed. Immutable; any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@
 
 namespace tutti {
 
-// What a rank knows of its host's place in the network. Speeds and latencies are as a file says, or 0, but for the
-// speed of its interfaces.
+// What a rank knows about its host's place in the network. Speeds and latencies come from a file, else they are 0,
+// except for the speed of its interfaces.
 struct NetworkPlace {
   uint64_t bytes_per_second = 0, latency_ns = 0;
   uint64_t rack_bytes_per_second = 0, rack_latency_ns = 0;
-  uint64_t round_trip_ns = 0;  // to where the ranks meet, or to who leads there
+  uint64_t round_trip_ns = 0;  // to where the ranks met, or to the rank that leads there
   uint32_t rack = 0;
-  uint32_t sends_by_rate = 0;  // its TCP, whatever is lost
+  uint32_t sends_by_rate = 0;  // TCP sends by rate, regardless of losses
 };
 
-// What all ranks of a group have to do alike.
+// What must be the same on all ranks of a group.
 struct GroupSettings {
   uint32_t slot_bytes = 0;
   std::string algo;
   uint32_t deterministic = 0;
-  uint32_t on_gpu = 0;  // where its buffers are
+  uint32_t on_gpu = 0;  // whether its buffers are in GPU memory
   uint32_t encrypts = 0;
-  uint64_t prices = 0;      // their fingerprint
+  uint64_t prices = 0;      // fingerprint of the price list
   std::string prices_from;  // a file; empty: from the library itself
   std::string order;
 };
@@ -45,9 +45,9 @@ struct GroupSettings {
 struct HostPlace {
   std::string host;
   ProcessId process;
-  std::vector<uint32_t> path;  // to its place on the host
+  std::vector<uint32_t> path;  // to its place in the host's topology
   CpuSet cpus;
-  HostId machine{};  // whose CPUs these are
+  HostId machine{};  // the one that has these CPUs
   uint32_t machine_cpus = 1;
   uint64_t cache_bytes = 0;
 };
@@ -60,7 +60,7 @@ struct Introduction {
   NetworkPlace network;
   Contact control;
   Addresses addresses;
-  uint32_t connections = 1;  // of a TCP link at most
+  uint32_t connections = 1;  // at most, of a TCP link
 
   std::string to_bytes() const;
   static Result<Introduction> from_bytes(const std::string& bytes, int rank);
@@ -68,8 +68,8 @@ struct Introduction {
 
 class Roster {
  public:
-  // The process' own for these introductions, one of which is of `rank`. Errors: a rank's introduction is none, or of
-  // another version; ranks that are to do things differently (kInvalidUsage names both and the setting).
+  // The process' roster for these introductions, one of which is that of `rank`. Errors: an introduction is invalid or
+  // of another version; settings of two ranks differ (kInvalidUsage names both ranks and the setting).
   static Result<std::shared_ptr<const Roster>> of(const Blobs& introductions, int rank);
 
   Introduction operator[](int rank) const {
@@ -78,13 +78,13 @@ class Roster {
   PeerWatch::Member member(int rank) const;
   int n_ranks() const { return static_cast<int>(blobs_.size()); }
 
-  // For people and their tools, who see the traces of several groups: what all ranks know and no other group has.
+  // For people and tools that see traces of several groups: the same on all ranks, and different for every group.
   uint64_t group = 0;
   Layout layout;
   MessageSizes sizes;
-  // Of the machine where ranks are most in each other's way, and of this one.
+  // Of the most oversubscribed machine, and of this one.
   Facts facts, here;
-  CpuSet cpus_here;                   // that any of its ranks may use
+  CpuSet cpus_here;                   // that any rank of this machine may use
   std::vector<int> ranks_of_process;  // in rising order
   int ranks_of_host = 0;
 
@@ -93,7 +93,7 @@ class Roster {
   static Result<std::shared_ptr<const Roster>> read(const Blobs& introductions, int rank);
 
   Blobs blobs_;
-  bool agrees_ = true;  // all ranks do things alike
+  bool agrees_ = true;  // whether all ranks have the same settings
 };
 
 }  // namespace tutti

@@ -17,7 +17,7 @@
 namespace tutti {
 namespace {
 
-// What a file says of this host counts more than what its interfaces say.
+// What a file says about this host overrides what its interfaces say.
 void find_in_network(const Cluster& network, const std::string& file, NetworkPlace* mine) {
   const int host = network.find_host(host_name());
   if (host < 0)
@@ -113,7 +113,7 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
   return mine;
 }
 
-// What a rank is going to open at least: to be connected, and to be woken by the group and by links.
+// What a rank will open at least: its connections, and two more to be woken by the group and by links.
 size_t Setup::descriptors_for_rank(int rank) const {
   const Planner planner(rank, me_.planner->layout(), me_.forced, me_.options.deterministic);
   const std::vector<int>& here = me_.roster->ranks_of_process;
@@ -125,7 +125,7 @@ size_t Setup::descriptors_for_rank(int rank) const {
   return n;
 }
 
-// The first rank of a process counts for the others: each by itself would take n cubed.
+// The first rank of a process counts for the others: if each rank counted, it would take O(n^3).
 size_t Setup::descriptors_for_process() const {
   static std::mutex mutex;
   [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
@@ -139,19 +139,19 @@ size_t Setup::descriptors_for_process() const {
   return needed;
 }
 
-// Known now, instead of by ranks that wait for each other's connections. Who introduces itself last has counted all
-// that the others hold.
+// Found out now, instead of by ranks that wait for each other's connections. The rank that introduces itself last has
+// counted all that the others hold.
 Result<void> Setup::check_room(size_t n_doors) const {
   constexpr size_t kMostTimesMine = 4;  // others may have more neighbours
   const size_t n_here = me_.roster->ranks_of_process.size();
   if (check_descriptors(descriptors_before_, kMostTimesMine * descriptors_for_rank(me_.rank) * n_here, "")) return {};
   size_t needed = descriptors_for_process();
-  needed -= std::min(needed, n_here * n_doors);  // some are closed when all are known
+  needed -= std::min(needed, n_here * n_doors);  // some are closed once all ranks are known
   return check_descriptors(descriptors_before_, needed,
                            format("a group of %d ranks, %zu of them in this process,", me_.n_ranks, n_here));
 }
 
-// How this rank goes about its work, from what all know.
+// Works out how this rank operates, from what all ranks know.
 void Setup::take_place(PriceList prices) {
   const Roster& roster = *me_.roster;
   if (me_.rank == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(roster.layout).c_str());
@@ -159,13 +159,13 @@ void Setup::take_place(PriceList prices) {
   me_.sizes = roster.sizes;
   if (asked.slot_bytes != 0) me_.sizes.slot_bytes = asked.slot_bytes;
   if (env_is_set(Env::kSlots)) me_.sizes.slots = asked.slots;
-  // From there on the inputs and outputs of all ranks here leave no room for each other, and a result that goes to
-  // the cache is read from memory first, and written there all the same. 16 MiB, registered, 2 and 4 ranks: -50 %,
+  // From this size on the inputs and outputs of all ranks here do not fit into the cache together, and a result that is
+  // stored there is first read from memory, and later written back anyway. 16 MiB, registered, 2 and 4 ranks: -50 %,
   // -38 %; at half of these sizes streaming costs 4 ranks 34 %.
   if (me_.stream_from_bytes == 0)
     me_.stream_from_bytes =
         cache_bytes(*me_.machine, roster.cpus_here) / (2 * static_cast<uint64_t>(roster.here.machine.ranks));
-  // From there on what goes one way only, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
+  // From this size on one-way data, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
   if (!me_.is_oversubscribed()) me_.one_way_from_bytes = 32 << 10;
   me_.planner.emplace(me_.rank, roster.layout, me_.forced, me_.options.deterministic);
   me_.planner->set_facts(roster.facts, std::move(prices));

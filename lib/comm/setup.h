@@ -13,7 +13,7 @@ namespace tutti {
 
 class Setup {
  public:
-  // What is given is filled in.
+  // Fills in `me`, `links` and `monitor`.
   Setup(Rendezvous& rendezvous, Deadline deadline, Membership& me, LinkPool& links, Monitor& monitor)
       : rendezvous_(rendezvous), deadline_(deadline), me_(me), links_(links), monitor_(monitor) {}
   Result<void> run();
@@ -32,7 +32,7 @@ class Setup {
   Membership& me_;
   LinkPool& links_;
   Monitor& monitor_;
-  size_t descriptors_before_ = 0;  // of this process, when no rank of the group had connected
+  size_t descriptors_before_ = 0;  // open in this process before any rank of the group connected
 };
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// A new communicator of those ranks of an old one that are left.
+// A new communicator of the surviving ranks of an old one.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -20,7 +20,7 @@ Error too_few(const PeerWatch& watch, const std::vector<int>& excluded, const st
   return {Code::kInternalError, "ranks are missing that no rank has seen fail"};
 }
 
-// Of the parts that a broken network leaves at most one is a majority.
+// At most one part of a partitioned network is a majority.
 Result<void> check_majority(const std::vector<int>& members, const std::vector<int>& excluded, int n_ranks) {
   int lowest = 0;
   while (std::binary_search(excluded.begin(), excluded.end(), lowest)) lowest++;
@@ -34,7 +34,7 @@ Result<void> check_majority(const std::vector<int>& members, const std::vector<i
 
 }  // namespace
 
-// Who is found to be lost meanwhile is left out in the next attempt, and the others all come to that one.
+// A rank found to be lost meanwhile is left out of the next attempt, to which all the others come.
 Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, const std::vector<int>& excluded,
                                                            const CommOptions& options, const Deadline& limit) {
   const int64_t called_ns = now_ns();
@@ -42,14 +42,14 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
   {
     const TicketLock::Turn turn(*ticket_lock_, ticket);
     place = shrinks_.take_ticket();
-    // One that broke while it was finalized was not.
+    // One that broke during finalize was not finalized.
     if (!monitor_.failed() && finalized_) {
       const TicketLock::Turn none(shrinks_, place);
       return check_open().error();
     }
   }
   const TicketLock::Turn turn(shrinks_, place);
-  const Deadline deadline = limit.but_from(called_ns);  // that its turn came late is no fault of it
+  const Deadline deadline = limit.but_from(called_ns);  // waiting for its turn does not count
   for (;;) {
     TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
     rendezvous.set_round_trip_ns((*me_.roster)[me_.rank].network.round_trip_ns);

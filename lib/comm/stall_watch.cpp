@@ -13,9 +13,9 @@ Standing StallWatch::standing(int64_t idle_ns) const {
   return s;
 }
 
-// Who waits for long says in what. So ranks that wait for each other because they differ, a broadcast's say, of which
-// each takes another one for the root, or in a message and a collective, come to know it: messages cannot tell them,
-// because nobody sends any.
+// A rank that waits long says in which operation. So ranks that wait for each other because their calls differ
+// (broadcasts with different roots, or a message and a collective) find out: messages cannot tell them, because nobody
+// sends any.
 Result<void> StallWatch::check_stalled(int64_t idle_ns) {
   constexpr int64_t kLongNs = 100'000'000, kPauseNs = 50'000'000;
   TUTTI_TRY(monitor_.comparison().check());

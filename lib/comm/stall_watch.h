@@ -1,5 +1,5 @@
-// This header: what a rank does while it waits for peers in one operation: it takes in links that others make, notices
-// that the group has failed, and after a while compares with the others what each is in. One for each Run, of its
+// This header: what a rank does while it waits for peers in one operation: it accepts links that others make, notices
+// that the group has failed, and after a while compares its operation with the others'. One for each Run, on its
 // thread.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace tutti {
 
 class StallWatch final : public WaitContext {
  public:
-  // `at_once`: how many messages go together, where it passes some.
+  // `at_once`: how many messages go together, if the operation passes any.
   StallWatch(Monitor& monitor, LinkPool& links, const Run& run, Standing::Doing doing, size_t at_once = 0)
       : monitor_(monitor), links_(links), run_(run), doing_(doing), at_once_(at_once) {}
 
@@ -31,7 +31,7 @@ class StallWatch final : public WaitContext {
   const Run& run_;
   const Standing::Doing doing_;
   const size_t at_once_;
-  int64_t next_look_ns_ = 0;  // of being idle
+  int64_t next_look_ns_ = 0;  // in idle time
 };
 
 }  // namespace tutti

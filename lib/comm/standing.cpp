@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Longer than news of a free slot are on their way.
+// Longer than the news of a free slot takes to arrive.
 constexpr int64_t kSettledNs = 300'000'000;
 constexpr size_t kMostAwaited = 16;
 constexpr size_t kCountBytes = sizeof(int32_t) + 2 * sizeof(uint64_t);
@@ -15,7 +15,7 @@ constexpr size_t kAwaitedBytes = 2 * sizeof(uint8_t) + sizeof(int32_t) + 2 * siz
 constexpr size_t kMostPlaceText = kMostPlaceBytes + 3;
 constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + 2 * sizeof(uint64_t) + 5 * sizeof(uint32_t);
 
-// How one rank stands to another: it needs something that the other one begins only after what it is in.
+// Whether one rank needs something that the other begins only after its current operation.
 enum class Bond : uint8_t { kNone, kSeeming, kCertain };
 
 std::optional<Standing::Count> count_with(const Standing& one, int peer) {
@@ -24,7 +24,7 @@ std::optional<Standing::Count> count_with(const Standing& one, int peer) {
   return one.counts_all ? std::optional(Standing::Count()) : std::nullopt;
 }
 
-// Whether nobody ends this call, as `one` has called it, before the other rank has begun its own.
+// Whether `one` cannot end its call before the other rank has begun its own.
 bool call_needs(const Standing& one, int other) {
   const Call& call = one.call;
   const auto block = [&](int rank) {
@@ -55,7 +55,7 @@ bool waits_for_call(const Standing& one, const Standing& other) {
   return call_needs(one, other.rank) || std::any_of(one.awaited.begin(), one.awaited.end(), is_from_it);
 }
 
-// The first of its messages that the other rank has not begun to send or to receive.
+// The first message that `one` waits for and whose counterpart the other rank has not begun.
 const Standing::Awaited* message_missed(const Standing& one, const Standing& other, bool sends) {
   const auto count = count_with(other, one.rank);
   if (!count) return nullptr;
@@ -70,7 +70,7 @@ Bond bond(const Standing& one, const Standing& other) {
   if (one.doing == Standing::Doing::kCalls) return waits_for_call(one, other) ? Bond::kCertain : Bond::kNone;
   if (one.doing != Standing::Doing::kPasses) return Bond::kNone;
   if (message_missed(one, other, false) != nullptr) return Bond::kCertain;
-  // The link tells who sends to a rank that has left.
+  // A rank that sends to one that has left learns it from the link.
   const bool may_block = other.doing != Standing::Doing::kLeft && message_missed(one, other, true) != nullptr;
   return may_block ? Bond::kSeeming : Bond::kNone;
 }
@@ -83,7 +83,7 @@ unsigned long long number(uint64_t value) {
   return value;
 }
 
-// "rank 0 called Recv(count=4, int32, peer=1), but rank 1 has yet to send that: message 3 from there".
+// "rank 0 called Recv(count=4, int32, peer=1), message 3 from there, of which rank 1 has called 2 Send".
 std::string text_of(const Standing& one, const Standing& other) {
   if (one.doing == Standing::Doing::kCalls)
     return format("rank %d called %s%s, but rank %d has called %llu", one.rank, to_text(one.call).c_str(),
@@ -101,7 +101,7 @@ std::string text_of(const Standing& one, const Standing& other) {
                        sends ? "Recv" : "Send");
 }
 
-// The way back from the last one that was found.
+// Each rank of the path waits for the next one.
 Error deadlock(const std::vector<const Standing*>& path) {
   constexpr size_t kMostNamed = 4;
   const bool is_left = path.back()->doing == Standing::Doing::kLeft;
@@ -122,7 +122,7 @@ Error deadlock(const std::vector<const Standing*>& path) {
           path[1]->rank};
 }
 
-// The shortest way along `holds` from mine to one that has left, or back.
+// The shortest path along `holds` from `mine` to a rank that has left, or back to `mine`.
 template <class Holds>
 std::vector<const Standing*> circle(const Standing& mine, const Standings& others, Holds&& holds) {
   std::map<int, const Standing*> before;

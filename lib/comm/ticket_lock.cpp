@@ -7,7 +7,7 @@ namespace tutti {
 TicketLock::Entry TicketLock::enter_with_ticket() {
   uint64_t word = turn_.load(std::memory_order_acquire) * kTicket;
   if (!word_.compare_exchange_strong(word, word + kTicket + kUser)) return Entry::kNone;
-  // Whoever became the owner did so in a turn before this one.
+  // Relaxed is enough: an owner was set in an earlier turn.
   const uintptr_t owner = owner_.load(std::memory_order_relaxed);
   if (owner == kNobody)
     owner_.store(membarrier_is_there() ? this_thread() : kEverybody, std::memory_order_release);
@@ -16,8 +16,8 @@ TicketLock::Entry TicketLock::enter_with_ticket() {
   return Entry::kWithTicket;
 }
 
-// The locked instruction stands between the store of turn_ and the load of sleepers_, and who comes after it sees the
-// turn's end. Also the last user wakes them: a GPU's thread takes its turns without being counted.
+// The locked instruction of leave() separates the store of turn_ from the load of sleepers_; a thread that comes after
+// it sees the end of the turn. The last user wakes them, too: a GPU's thread takes turns without being counted.
 bool TicketLock::leave_with_ticket() {
   turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   const bool is_last = leave();
@@ -25,8 +25,8 @@ bool TicketLock::leave_with_ticket() {
   return is_last;
 }
 
-// In a turn of this thread's, or where no operation is begun any more. The owner stores owner_is_in_ and then looks at
-// owner_ and word_, and when it leaves at sleepers_; this is the other side of both.
+// In a turn of this thread, or once no operation begins any more. The owner stores owner_is_in_ and then loads owner_
+// and word_, and when it leaves sleepers_; this is the other side of both.
 void TicketLock::take_from_owner() {
   std::unique_lock lock(mutex_);
   sleepers_++;

@@ -1,11 +1,11 @@
-// Who uses a communicator, and in which order its operations run. Users are counted, so that it goes only when nobody
-// is there any more; operations run one at a time in the order of their tickets. Any thread. A handle's ticket lock
-// outlives the communicator, so whoever leaves may look at it afterwards.
+// Who uses a communicator, and in which order its operations run. Users are counted, so that it is destroyed only when
+// none is left; operations run one at a time in the order of their tickets. Any thread. A handle's ticket lock outlives
+// the communicator, so a thread that leaves may look at it afterwards.
 //
-// The thread that uses it first owns it, until another one has an operation to run: the owner's small operations need
-// no locked instruction on their way in and out, two of which were a tenth of the time of 8 bytes between two ranks.
-// Whoever takes the ownership away has the kernel run a barrier on all CPUs: so either it sees that the owner is in, or
-// the owner sees that it is none any more.
+// The thread that uses it first owns it, until another thread has an operation to run: the owner's small operations
+// need no locked instruction on their way in and out, two of which were a tenth of the time of 8 bytes between two
+// ranks. A thread that takes the ownership away has the kernel run a barrier on all CPUs: so either it sees that the
+// owner is in, or the owner sees that it is no longer the owner.
 #pragma once
 
 #include <pthread.h>
@@ -20,15 +20,15 @@ namespace tutti {
 class TicketLock {
  public:
   void enter() { word_.fetch_add(kUser); }
-  // True for the last one.
+  // True for the last user.
   bool leave() { return users(word_.fetch_sub(kUser)) == 1; }
   void wait_until_left();
   void wake_who_waits_until_left() { word_.notify_all(); }
 
   uint64_t take_ticket() { return word_.fetch_add(kTicket) / kTicket; }
-  // One operation's turn; it ends also if the operation runs out of memory. sleepers_ and turn_ are stored before the
-  // other is loaded (both sequentially consistent), so that either the sleeper sees its turn or the turn's end sees the
-  // sleeper.
+  // One operation's turn; it ends even if the operation runs out of memory. A sleeper stores sleepers_ and then loads
+  // turn_, the end of a turn stores turn_ and then loads sleepers_ (all sequentially consistent): so either the sleeper
+  // sees its turn, or the end sees the sleeper.
   class Turn {
    public:
     Turn(TicketLock& ticket_lock, uint64_t ticket) : ticket_lock_(ticket_lock) {
@@ -49,27 +49,27 @@ class TicketLock {
   // All tickets have had their turn.
   bool is_idle() const { return word_.load() / kTicket == turn_.load(); }
 
-  // enter(), take_ticket() and the turn at once, if no other operation is there or waits: as the owner, or in one
-  // locked instruction.
+  // enter(), take_ticket() and the turn at once, if no other operation runs or waits: as the owner, or in one locked
+  // instruction.
   enum class Entry { kNone, kAsOwner, kWithTicket };
   Entry enter_alone() {
     const uintptr_t owner = owner_.load(std::memory_order_relaxed);
     if (owner == this_thread()) return enter_as_owner();
     return owner == kNobody || owner == kEverybody ? enter_with_ticket() : Entry::kNone;
   }
-  // Ends that turn; who came meanwhile may sleep for it. True for the last user.
+  // Ends that turn and wakes threads that came meanwhile and sleep. True for the last user.
   bool leave_alone(Entry entry) {
     if (entry == Entry::kWithTicket) return leave_with_ticket();
     owner_is_in_.store(false, std::memory_order_release);
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       wake_sleepers();
-    return false;  // who waits until nobody is there has taken the ownership, and sleeps for that
+    return false;  // wait_until_left() takes the ownership away, and sleeps for that
   }
 
  private:
   static constexpr uint64_t kUser = 1, kTicket = uint64_t{1} << 24;
-  static constexpr uintptr_t kNobody = 0, kEverybody = 1;  // no thread's number
+  static constexpr uintptr_t kNobody = 0, kEverybody = 1;  // no thread has these numbers
   static uint64_t users(uint64_t word) { return word % kTicket; }
   static uintptr_t this_thread() {
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
@@ -102,10 +102,10 @@ class TicketLock {
     turn_changed_.notify_all();
   }
 
-  std::atomic<uint64_t> word_{0};  // the number of the next ticket, and below it the users
+  std::atomic<uint64_t> word_{0};  // the next ticket, and in the low 24 bits the users
   std::atomic<uint64_t> turn_{0};
-  std::atomic<uintptr_t> owner_{kNobody};  // changed in a turn, or at the end
-  std::atomic<bool> owner_is_in_{false};   // with neither a ticket nor counted as a user
+  std::atomic<uintptr_t> owner_{kNobody};  // changed only in a turn, or at the end
+  std::atomic<bool> owner_is_in_{false};   // inside, with no ticket and not counted as a user
   std::atomic<int> sleepers_{0};           // threads that wait on turn_changed_
   std::mutex mutex_;
   std::condition_variable turn_changed_;

@@ -1,5 +1,5 @@
-// Sums of 16- and 8-bit floats that take several steps: their partial sums are floats, and the result is rounded once,
-// as where one step adds up everything. A piece at a time, so that the floats take little room.
+// Sums of 16- and 8-bit floats that take several steps: partial sums are 32-bit floats, and the result is rounded once,
+// as if one step added up everything. One piece at a time, so that the floats take little room.
 #include <algorithm>
 #include <vector>
 
@@ -9,11 +9,11 @@
 namespace tutti {
 namespace {
 
-// Of all blocks together: 32 MiB. A chain of ranks is idle at the beginning and the end of each piece: of 64 ranks for
-// about as long as 16 MiB take.
+// Over all blocks: 32 MiB. A chain of ranks is idle at the beginning and the end of each piece: with 64 ranks for about
+// as long as 16 MiB take.
 constexpr uint64_t kPieceElems = 8 << 20;
 
-// What a rank puts into the sum, as floats: scaled first, and rounded then, if it has a scalar.
+// Converts a rank's contribution to floats: if it has a scalar, scaled and rounded first.
 void take_in(const BoundCall& what, uint64_t begin, uint64_t elems, float* to) {
   const size_t elem_bytes = dtype_bytes(what.call.dtype);
   const char* from = static_cast<const char*>(what.input) + begin * elem_bytes;
@@ -33,7 +33,7 @@ void take_in(const BoundCall& what, uint64_t begin, uint64_t elems, float* to) {
 
 }  // namespace
 
-// In place: the sum of a rank's block takes the place of its own part.
+// In-place: the sum of a rank's block replaces the rank's own part.
 Result<void> in_wide_pieces(const BoundCall& what, const std::function<Result<void>(const BoundCall&)>& drive) {
   const bool scatters = what.call.collective == Collective::kReduceScatter;
   const bool has_output = what.call.collective != Collective::kReduce || what.call.root == what.rank;
