@@ -2,8 +2,8 @@
 
 namespace tutti {
 
-// Calls visit(link, for_slot, step) for each link that holds a lane up, and for those with unsent messages, without a
-// step. False if some lane is not held up at all.
+// Calls visit(link, for_slot, step) for each link that blocks a lane, and for links with unsent messages, with a null
+// step. False if some lane is not blocked.
 template <class Visit>
 bool Blockers::for_each(Visit&& visit) const {
   bool all_blocked = true;
@@ -27,7 +27,7 @@ bool Blockers::for_each(Visit&& visit) const {
   return all_blocked;
 }
 
-// Of what this operation sends there.
+// Of the last message that this operation sends there.
 TagWords Blockers::last_tag(const Link& link) const {
   if (!call_.tags.empty())
     for (const BoundLane& lane : program_.lanes)
@@ -53,7 +53,7 @@ bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
     if (!link.wait_begin(&wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
   });
-  // Since advance() a message may have come, or the last one left.
+  // Since advance() a message may have arrived, or the last unsent one may have left.
   return may_sleep && all_blocked && !sleepers->empty();
 }
 

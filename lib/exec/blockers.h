@@ -1,4 +1,4 @@
-// The idle path: which links hold an operation up, and what they say of it.
+// The idle path: which links block an operation, and what they report.
 #pragma once
 
 #include <string>
@@ -15,18 +15,18 @@ class Blockers {
 
   // Asks every link that a lane waits for whether it is still well.
   Result<void> poll() const;
-  // Before sleeping: adds what to sleep on and which links to tell of the waking (wait_end), in any case; false if
-  // something can go on already.
+  // Before sleeping: adds what to sleep on, in any case; the caller has to call wait_end() on each of these links.
+  // False if something can go on already.
   struct Sleeper {
     Link* link;
     tuttiWait wait;
   };
   bool prepare_sleep(std::vector<Sleeper>* sleepers) const;
-  // Whether one of those that this operation waits for was last seen on this CPU.
+  // Whether a peer that this operation waits for was last seen on this CPU.
   bool awaits_one_on(int cpu) const;
   // "rank 3 (to send), rank 1 (to take what this rank sends)"
   std::string text() const;
-  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for, but for
+  // The same as messages of the operation, each with its tag: at least one for each rank that is waited for, except
   // those that a link will take as soon as it is made.
   struct Awaited {
     bool sends;

@@ -1,4 +1,4 @@
-// Which buffers an operation uses on a rank, and how they may lie to each other.
+// Which buffers an operation uses on a rank, and how they may overlap.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace tutti {
 
-// What in place means for an operation: which of the two buffers, or which block of it, the other one is.
+// What in-place means for an operation: equal pointers, or that one buffer is this rank's block of the other.
 enum class InPlace : uint8_t { kNever, kSamePointer, kInputIsOwnBlock, kOutputIsOwnBlock };
 
 struct Buffers {
-  uint64_t input_bytes = 0, output_bytes = 0;  // 0: this rank has no use for it
+  uint64_t input_bytes = 0, output_bytes = 0;  // 0: this rank does not use it
   InPlace in_place = InPlace::kNever;
-  uint64_t own_block_at = 0;  // bytes, in the buffer that has a block for each rank
+  uint64_t own_block_at = 0;  // byte offset in the buffer that has a block for each rank
 
   bool lacks_input(const void* input) const { return input == nullptr && input_bytes > 0; }
   bool lacks_output(const void* output) const { return output == nullptr && output_bytes > 0; }
-  // They lie apart, or one is where in place has it.
+  // Whether the buffers are disjoint, or overlap as in-place allows.
   bool lie_well(const void* input, const void* output) const {
     const auto from = reinterpret_cast<uintptr_t>(input), to = reinterpret_cast<uintptr_t>(output);
     if (input_bytes == 0 || output_bytes == 0) return true;
@@ -37,7 +37,7 @@ inline bool has_block_per_rank(Collective collective) {
          collective == Collective::kAllToAll || collective == Collective::kGather || collective == Collective::kScatter;
 }
 
-// Of operations whose ranks' blocks have `count` elements each. Nothing if their bytes cannot be counted.
+// For operations whose blocks all have `count` elements. Nothing if the size in bytes overflows.
 inline std::optional<Buffers> buffers_of(Collective collective, uint64_t count, DataType dtype, int root, int rank,
                                          int n_ranks) {
   const auto ranks = static_cast<uint64_t>(n_ranks);
@@ -54,7 +54,7 @@ inline std::optional<Buffers> buffers_of(Collective collective, uint64_t count, 
     case Collective::kReduce: return Buffers{block, is_root ? block : 0, InPlace::kSamePointer, 0};
     case Collective::kAllGather: return Buffers{block, all, InPlace::kInputIsOwnBlock, own_at};
     case Collective::kReduceScatter: return Buffers{all, block, InPlace::kOutputIsOwnBlock, own_at};
-    case Collective::kAllToAll:  // alone it is a copy, which NCCL's tests also do in place
+    case Collective::kAllToAll:  // with one rank it is a copy, which NCCL's tests also do in-place
       return Buffers{all, all, n_ranks == 1 ? InPlace::kSamePointer : InPlace::kNever, 0};
     case Collective::kGather: return Buffers{block, is_root ? all : 0, InPlace::kInputIsOwnBlock, own_at};
     case Collective::kScatter: return Buffers{is_root ? all : 0, block, InPlace::kOutputIsOwnBlock, own_at};

@@ -1,4 +1,4 @@
-// How large messages are, and how the elements of a block lie over its chunks. Without state: any thread.
+// How large messages are, and how the elements of a block are divided among its chunks. Stateless: any thread.
 #pragma once
 
 #include <algorithm>
@@ -7,44 +7,43 @@
 
 namespace tutti {
 
-// What a message may hold.
+// Sizes of messages, and of the links that carry them.
 struct MessageSizes {
-  uint32_t slot_bytes = 0;  // at most; a multiple of 64
-  // What the network carries at a time, a multiple of 64: of what goes a little beyond a multiple of it, the end costs
-  // as much as all of that. 0: any size is as good as another.
+  uint32_t slot_bytes = 0;  // of a message at most; a multiple of 64
+  // What the network carries in one go, a multiple of 64: the excess of a message over a multiple of it costs as much
+  // as a whole segment. 0: any size is as good as another.
   uint32_t segment_bytes = 0;
-  uint32_t slots = 4;        // of a link: as many messages are under way
-  uint32_t connections = 0;  // of a link to another host; 0: as its transport likes
+  uint32_t slots = 4;        // of a link: how many messages may be under way
+  uint32_t connections = 0;  // of a link to another host; 0: the transport decides
 };
 
-// What they depend on.
+// What the sizes depend on.
 struct Surroundings {
   size_t hosts = 1;
   bool all_share_memory = false;
-  bool any_pins = false;          // a network device, messages
-  bool any_divides = false;       // messages among several connections
-  uint64_t under_way_bytes = 0;   // that a rank should have under way, because hosts are far apart; 0: they are not
-  bool all_send_by_rate = false;  // whatever is lost
+  bool any_pins = false;          // a network device pins messages
+  bool any_divides = false;       // a link divides messages among several connections
+  uint64_t under_way_bytes = 0;   // that a rank needs in flight, because hosts are far apart; 0: they are not
+  bool all_send_by_rate = false;  // TCP does so on all ranks, regardless of losses
 };
 
-// What the kernel sends at a time over TCP, less a frame's header: on loopback one packet of 65483 bytes, between hosts
-// 45 of Ethernet's 1448. For 101 bytes more, 64 KiB and a header, it does everything twice: all-reduces of 256 KiB by 4
-// ranks take 230 us instead of 176.
+// What the kernel sends over TCP in one go, less a frame's header: one packet of 65483 bytes on loopback, 45 packets of
+// Ethernet's 1448 between hosts. A message of 64 KiB and its header, 101 bytes more, takes everything twice:
+// all-reduces of 256 KiB by 4 ranks take 230 us instead of 176.
 inline constexpr uint32_t kTcpMessageBytes = 65088;
 
-// Unless settings say otherwise; all ranks come to the same. Measured with all-reduce of two ranks: over TCP on
-// loopback, where a message is one call of the kernel's, 512 KiB against 256 are 1.15 times faster at 1 MiB and 1.3 at
-// 4 MiB, and with four ranks the same; in shared memory more than 128 KiB make no difference, but take more of the
-// cache. A network device pins them. Over TCP there is room beyond 512 KiB for what the last chunk takes of the others.
-// Between hosts the steps of a schedule overlap only if messages are short beside the whole, and a message of one
-// segment costs as little as any: 4 MiB by 8 hosts at 1 Gb/s, 1.01 times the bound instead of 1.41; 16 slots instead of
-// 4 bring another 2 to 7 % at 1 MiB. Several connections divide messages, the shortest ones badly: of two segments for
-// each, 4 MiB over two networks of 1 Gb/s take 1.04 times the bound instead of 1.15 to 1.24.
-// A lane's next message waits until its last one has come, so between hosts that are far apart a message has as much as
-// is under way at a time: 16 MiB by 2 ranks, 80 ms apart at 200 Mb/s, took 4 s and more in single segments, 0.86 in 64.
-// There kernels that halve their rate at a loss need several connections, and then messages of 16 MiB would have pieces
-// that are too large: 64 MiB reach 87 instead of 93 % of the line. Other kernels do better with one connection, where
-// no piece waits for another.
+// Used unless settings say otherwise; all ranks arrive at the same. Measured with all-reduce of two ranks: over TCP on
+// loopback, where a message is one system call, 512 KiB are 1.15 times faster than 256 at 1 MiB and 1.3 at 4 MiB, and
+// the same with four ranks; in shared memory more than 128 KiB make no difference, but take more cache. A network
+// device pins them. Over TCP there is room beyond 512 KiB for what the last chunk takes over from the others. Between
+// hosts the steps of a schedule overlap only if messages are short beside the whole, and a message of one segment costs
+// as little as any: 4 MiB by 8 hosts at 1 Gb/s take 1.01 times the bound instead of 1.41; 16 slots instead of 4 gain
+// another 2 to 7 % at 1 MiB. Several connections divide messages, short ones badly: with two segments for each, 4 MiB
+// over two networks of 1 Gb/s take 1.04 times the bound instead of 1.15 to 1.24. A lane's next message waits until the
+// last one has arrived, so between hosts that are far apart a message holds all that is in flight: 16 MiB by 2 ranks,
+// 80 ms apart at 200 Mb/s, took 4 s and more in single segments, 0.86 in 64. There kernels that halve their rate at a
+// loss need several connections, and then messages of 16 MiB would have pieces that are too large: 64 MiB reach 87
+// instead of 93 % of the line rate. Other kernels do better with one connection, where no piece waits for another.
 inline MessageSizes usual_sizes(const Surroundings& s) {
   constexpr uint64_t kBytesOfConnection = 256 << 10, kMostConnections = 16, kMostDividedBytes = 8 << 20;
   if (s.hosts == 1 && s.all_share_memory) return {128 << 10};
@@ -59,13 +58,13 @@ inline MessageSizes usual_sizes(const Surroundings& s) {
           static_cast<uint32_t>(connections)};
 }
 
-// Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
+// Smaller values are copied into the slot: cheaper than making the sender wait until they are read.
 inline constexpr uint64_t kExposeFromBytes = 16 << 10;
 
-// Where the elements of a block lie is a matter of the block's length and the number of chunks alone, so the order in
-// which a schedule adds them up is, too: not of the slots. A chunk that does not fit its slot goes in pieces, one in
-// each round. The last chunk takes the rest, and the last piece of a chunk. Chunks beyond the end are empty, and their
-// messages too.
+// Where the elements of a block are depends on its length, the number of chunks and the network's segments, and so does
+// the order in which a schedule adds them up; slots do not matter. A chunk that does not fit its slot goes in pieces,
+// one per round. The last chunk takes the rest, as does the last piece of a chunk. Chunks beyond the end are empty, and
+// so are their messages.
 class ChunkLayout {
  public:
   // Some of a block's elements.
@@ -96,8 +95,8 @@ class ChunkLayout {
     return {whole.begin + skipped, n + 1 == parts ? left : std::min(each, left)};
   }
 
-  // Of so many elements in so many parts. Parts that go a little beyond whole segments are cut, and the last one takes
-  // what that leaves: 256 KiB over four chunks, all-reduced over TCP by 4 ranks, take 176 us instead of 230.
+  // Elements per part. Parts that go a little beyond whole segments are cut, and the last one takes the remainder: 256
+  // KiB over four chunks, all-reduced over TCP by 4 ranks, take 176 us instead of 230.
   uint64_t share(uint64_t elems, uint64_t parts, uint64_t most) const {
     if (elems == 0) return 0;
     const uint64_t even = (elems - 1) / parts + 1;
@@ -107,7 +106,7 @@ class ChunkLayout {
     return left <= each / kMostLeft && left <= most - each ? each - cut : each;
   }
 
-  static constexpr uint64_t kMostLeft = 16;  // of a part's size, for the last one: the others wait for that
+  static constexpr uint64_t kMostLeft = 16;  // the last part grows by at most 1/16: the others wait for it
   uint64_t n_chunks_, slot_elems_, segment_elems_, line_elems_;
 };
 

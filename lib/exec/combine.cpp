@@ -6,13 +6,13 @@
 namespace tutti {
 namespace {
 
-// What is scaled before it is added up: small enough to stay in a core's cache.
+// A piece is scaled before it is added up: small enough to stay in a core's cache.
 constexpr uint64_t kPieceBytes = 64 << 10;
-// Which pieces there are.
+// Indices of the pieces.
 constexpr size_t kScalars = 0, kScaled = 1, kPieces = 2;
 
-// The C library's copies do not read the lines that they overwrite, nor fetch them from the CPU that has read them
-// last; the second one of a piece finds it in the cache.
+// memcpy neither reads the cache lines that it overwrites nor fetches them from the CPU that has read them last; the
+// second copy of a piece finds its source in the cache.
 void copy_by_pieces(const CopyArgs& args) {
   constexpr size_t kNearBytes = 32 << 10;
   for (size_t at = 0; at < args.bytes; at += kNearBytes)
@@ -50,19 +50,19 @@ void Combiner::combine(const LoweredStep& step, uint64_t at, uint64_t elems, con
   const auto add_store = [&] {
     if (step.store.base != kNowhere) args.dst[args.n_dst++] = workspace_.address(step.store) + offset_bytes;
   };
-  // What others wait for comes first where nothing comes back with what they send.
+  // What others wait for is written first in one-way operations.
   if (!one_way_) add_store();
   for (size_t i = 0; i < targets.n; i++) args.dst[args.n_dst++] = static_cast<char*>(targets.at[i]) + offset_bytes;
   if (one_way_)
     add_store();
-  else if (stream_ && step.store.base != kScratch)  // stores past the cache are the first ones
+  else if (stream_ && step.store.base != kScratch)  // destinations written past the cache come first
     args.n_stream = (step.store.base == kOutput) + (targets.posted ? static_cast<int>(targets.n) : 0);
   if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
   CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * elem_bytes_, args.n_stream};
   std::copy_n(args.dst, args.n_dst, copy.dst);
-  // A slot's cache lines cross between CPUs twice where none comes back. Broadcasts of 300 KB in place take 5.2 us by
-  // pieces and 10 past the cache where CPUs share one, both 10 where they do not; to another place 13 and 10 there, and
-  // 57 by a kernel.
+  // In one-way operations a slot's cache lines cross between CPUs twice. Broadcasts of 300 KB in-place take 5.2 us by
+  // pieces and 10 past the cache where CPUs share one, 10 either way where they do not; out of place 13 and 10 there,
+  // and 57 by a kernel.
   if (one_way_) return copy_by_pieces(copy);
   kernels().copy(copy);
 }

@@ -1,5 +1,5 @@
 // What a step computes: its messages and its own value, scaled and added up, are written to where the sum is stored and
-// to where it is sent from. One for each Run, of its thread.
+// to where it is sent from. One for each Run, on its thread.
 #pragma once
 
 #include "exec/program.h"
@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-// Where the value that a step sends is to be written: into the link's slot, or where its receiver has posted it and
-// those of the steps that follow and send the same. Or nowhere, because it is sent from where it is stored.
+// Where to write the value that a step sends: into the link's slot, or into the places posted by its receiver and by
+// those of the following steps that send the same value. Nowhere if it is sent from where it is stored.
 struct Targets {
   void* at[kMaxDestinations - 1];
   size_t n = 0;

@@ -28,28 +28,28 @@ struct Operation {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   int root = 0;
-  // All-gather and reduce-scatter of unequal blocks: elements of every rank's, and where they begin in the buffer that
-  // has them all. `count` is the sum then.
+  // All-gather and reduce-scatter of unequal blocks: each rank's number of elements, and where they begin in the buffer
+  // that has all blocks. `count` is then the sum.
   struct Unequal {
     std::vector<uint64_t> elems, at;
-    uint32_t hash = 0;  // of `elems`, on which all ranks have to agree; where a rank puts them is its own affair
+    uint32_t hash = 0;  // of `elems`, which must be the same on all ranks; `at` may differ
   };
   std::shared_ptr<const Unequal> unequal;
-  std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv, which run together in any order
-  // Of kPreMulSum: this rank's factor, one element of dtype; read from scalar_at when the operation runs, if that is
+  std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv: they run together, in any order
+  // For kPreMulSum: this rank's factor, one element of dtype; read from scalar_at when the operation runs, if that is
   // set.
   std::array<char, 8> scalar{};
   const void* scalar_at = nullptr;
-  void* errors = nullptr;  // of kAllReduceQuantized: what results lack of this rank's input until now
-  // Likewise, where somebody else quantises: blocks of the whole vector, of which the others' parts are this rank's
-  // contributions before, and all are sums afterwards. `input` and `errors` are of this rank's part alone then.
+  void* errors = nullptr;  // for kAllReduceQuantized: what results lack of this rank's input so far
+  // For kAllReduceQuantized if the caller quantises: the whole vector in blocks. Before, the other ranks' parts hold
+  // this rank's contributions; afterwards all parts hold sums. `input` and `errors` then cover this rank's part alone.
   void* quantised = nullptr;
-  // For the recorder: where it was called, and when (in ticks), if that was some time before it runs.
+  // For the recorder: the call site, and the time of the call (in ticks) if that was well before the operation runs.
   const void* caller = nullptr;
   uint64_t created = 0;
 };
 
-// What operations that repeat each other have in common, as the caller gave it.
+// The arguments, as the caller gave them, that are equal in operations that repeat each other.
 class CallKey {
  public:
   CallKey() = default;
@@ -68,7 +68,7 @@ class CallKey {
   uint64_t count_ = 0, where_ = 0, what_ = 0;
 };
 
-// As it is told to peers and people; without its place in the order.
+// What peers and people are told of it, without its sequence number.
 inline Call to_call(const Operation& operation) {
   Call call;
   call.count = operation.count;

@@ -24,7 +24,7 @@ void Program::turn_page(BoundLane& bound, uint32_t first) {
   bound.next = 0;
   bound.steps.clear();
   for (const Step& step : page) bound.steps.push_back(bind(step, lane.channel));
-  // Only sums are written to their places: what is there already is read by its receiver, where it lies.
+  // Only sums are written to posted places; a value that exists already is read by its receiver where it is.
   const auto patterns = lane.steps.patterns();
   const bool sums = std::any_of(patterns.begin(), patterns.end(), [](const Step& step) { return step.completes; });
   if (sums && schedule.may_expose)

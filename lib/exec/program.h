@@ -1,5 +1,5 @@
-// What the executor runs: a Program is a schedule whose steps know their links, a BoundCall one operation with its
-// buffers, and Lowering makes of both, step by step, what there is to do: links, bytes and addresses.
+// What the executor runs: a Program is a schedule whose steps know their links, a BoundCall is one operation with its
+// buffers, and Lowering works out from both, step by step, what there is to do: links, bytes and addresses.
 // A program and its links belong to one thread at a time.
 #pragma once
 
@@ -22,44 +22,44 @@ struct BoundStep {
   Link* send = nullptr;
   PlacedSlice size;  // the logical block and chunk that decide how many elements the value has
   PlacedSlice before, local, store;
-  uint32_t local_place = 0;  // how many of the messages stand left of `local` in the sum
+  uint32_t local_place = 0;  // number of messages left of `local` in the sum
   bool completes = false;
-  std::vector<Placeable> expects;  // messages of later steps whose places are told when the lane comes to this one
+  std::vector<Placeable> expects;  // messages of later steps whose places are posted when the lane reaches this step
 };
 
 struct BoundLane {
-  std::vector<BoundStep> steps;    // a page: of a long lane some of its steps
-  uint32_t before = 0, after = 0;  // how many others come before and after these
+  std::vector<BoundStep> steps;    // a page: all steps, or some of a long lane
+  uint32_t before = 0, after = 0;  // number of steps before and after this page
   // Where the running operation is.
   uint64_t round = 0;
   size_t next = 0;
-  bool told = false;       // the links of the places that the next step expects messages at
-  bool expecting = false;  // its next step has told the link where the message ought to go, or waits to be told
+  bool told = false;       // the places in `expects` of the next step have been posted
+  bool expecting = false;  // the next step has posted its message's place, or waits for the receiver to post it
 
   bool done() const { return next == steps.size(); }
 };
 
-// Bytes that lie somewhere behind one of the bases: the buffers, and the messages that a step has taken.
+// Bytes at an offset from one of the bases: the buffers, and the messages that a step has received.
 struct Place {
   uint32_t base = 0;
   uint64_t offset_bytes = 0;
 };
-enum : uint32_t { kNowhere, kInput, kOutput, kScratch, kMessages };  // each Buffer, and the first message
+enum : uint32_t { kNowhere, kInput, kOutput, kScratch, kMessages };  // the values of Buffer, and the first message
 static_assert(kInput == uint32_t(Buffer::kInput) && kScratch == uint32_t(Buffer::kScratch));
 
-// find_link(peer, channel, sending) must know all links of the schedule as long as there is the program.
+// find_link(peer, channel, sending) must know all links of the schedule for the lifetime of the program.
 using FindLink = std::function<Link*(int, uint32_t, bool)>;
 
-// Room for what one step after another works on.
+// Working memory that one step after another uses.
 struct Workspace {
   std::vector<tuttiMessage> messages;
-  std::vector<char*> bases = std::vector<char*>(kMessages);  // the messages' too
-  std::vector<Place> places;                                 // of sources
+  std::vector<char*> bases = std::vector<char*>(kMessages);  // including messages
+  std::vector<Place> places;                                 // of a step's sources
   std::vector<const void*> src;                              // the same as addresses
-  std::vector<char> pieces;                                  // that are scaled; made when needed
+  std::vector<char> pieces;                                  // for values that are scaled; allocated when needed
 
   void make_room(size_t n_recvs);
-  // As a number: point-to-point messages have no common buffer, their places are addresses.
+  // In integers: point-to-point messages have no common buffer, so their offsets are addresses.
   char* address(const Place& place) const {
     return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(bases[place.base]) + place.offset_bytes);
   }
@@ -67,25 +67,25 @@ struct Workspace {
 
 struct Program {
   std::vector<BoundLane> lanes;
-  Schedule schedule;  // of as many lanes
+  Schedule schedule;  // with the same lanes
   FindLink find_link;
-  std::vector<Link*> sends;  // every link that some step sends on which was ever bound
+  std::vector<Link*> sends;  // every link that any step bound so far sends on
   MessageSizes sizes;
   std::vector<char> scratch;  // chunks of slot_bytes
   Workspace workspace;
-  // Each step runs for all its rounds before the next one begins, and its block alone says how many: for messages that
-  // have nothing to do with each other. Else the lane as a whole is repeated.
+  // Each step runs for all its rounds, as many as its block needs, before the next one begins: for messages that are
+  // independent of each other. Otherwise the lane as a whole is repeated for each round.
   bool step_by_step = false;
   // The buffers are registered memory of a device: messages are delivered, nothing is computed, all counts are bytes.
   bool on_device = false;
 
-  // The lane's steps from the `first` on become those that are bound.
+  // Binds the lane's steps from `first` on instead of those that are bound.
   void turn_page(BoundLane& lane, uint32_t first);
   BoundStep bind(const Step& step, uint32_t channel);
   bool all_sent() const;
 };
 
-// How many steps of a lane are bound at a time: all, but of very many ranks. Places are told no further ahead.
+// How many steps of a lane are bound at a time: all, except with very many ranks. Places are posted no further ahead.
 inline constexpr uint32_t kPageSteps = 256;
 
 // Resolves a schedule's links.
@@ -105,26 +105,26 @@ struct Blocks {
   }
 };
 
-// What is only ever a source.
+// For data that is only read.
 inline char* as_base(const void* data) {
   return static_cast<char*>(const_cast<void*>(data));
 }
 
 struct BoundCall {
   Call call;
-  Blocks blocks;                   // empty when only the tags are to travel
+  Blocks blocks;                   // empty if only the tags are sent
   std::span<const TagWords> tags;  // by logical block, where each message is a call of its own
   const void* input = nullptr;
   void* output = nullptr;
   int rank = 0;
   int n_ranks = 1;
-  uint64_t stream_from_bytes = 0;  // results of this size, in place of twice this size, are written past the cache
-  const void* scalar = nullptr;    // the input counts this many times: one element
+  uint64_t stream_from_bytes = 0;  // results this large (in-place: twice this) are written past the cache
+  const void* scalar = nullptr;    // factor of the input: one element
   bool is_wide = false;            // the buffers hold floats, whatever the call says
-  bool exposes = true;             // what lies in the input or output need not be copied to be sent
-  bool one_way = false;            // nothing of the size comes back, and ranks have CPUs of their own
+  bool exposes = true;             // input and output may be sent without copying them first
+  bool one_way = false;            // no data of this size comes back, and ranks have CPUs of their own
 
-  // Of a step's messages.
+  // Of the messages of a step.
   TagWords tag_of(const BoundStep& step) const { return tags.empty() ? to_tag(call) : tags[step.size.block]; }
   DataType dtype() const { return is_wide ? DataType::kFloat32 : call.dtype; }
   bool is_scaled(const Place& place) const { return scalar != nullptr && place.base == kInput; }
@@ -135,11 +135,11 @@ struct LoweredStep {
   std::span<Link* const> recvs;
   Link* send;
   uint32_t bytes;
-  const Place* sources;  // reduce.n_src, in the order of the sum
+  const Place* sources;  // reduce.n_src of them, in the order of the sum
   Place store;
-  ReduceArgs reduce;     // but for the addresses
-  bool pushes = false;   // a value that is sent as it is
-  Place exposable = {};  // where that stays as it is, if it is worth exposing
+  ReduceArgs reduce;     // without the addresses
+  bool pushes = false;   // the step only sends a value, unchanged
+  Place exposable = {};  // where the sent value stays, if it is worth exposing
 };
 
 struct Lowering {
@@ -148,7 +148,7 @@ struct Lowering {
   size_t elem_bytes = program.on_device ? 1 : dtype_bytes(call.dtype());
   ChunkLayout layout{elem_bytes, std::max(1u, program.schedule.n_chunks), program.sizes};  // a barrier has none
 
-  // `sources`: room for as many as the workspace's places.
+  // `sources`: room for as many entries as the workspace's places.
   LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;
   Place exposable_place(const LoweredStep& step) const;
   ReduceKernel reduce_kernel() const;

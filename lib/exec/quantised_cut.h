@@ -1,5 +1,5 @@
-// How a quantised all-reduce cuts a vector: what rank r sums, as it is in the user's buffers and in quantised ones, and
-// slices of that.
+// How a quantised all-reduce cuts a vector: the part that rank r sums, in elements of the user's buffers and in bytes
+// of quantised ones, and slices of that part.
 #pragma once
 
 #include <algorithm>

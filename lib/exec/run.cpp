@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Sends the value that the step before it has stored.
+// Whether `step` sends the value that the step before it has stored.
 bool sends_again(const BoundStep& before, const BoundStep& step) {
   return step.send != nullptr && step.recvs.empty() && step.before.buffer == Buffer::kNone &&
          step.store.buffer == Buffer::kNone && before.store.buffer == Buffer::kOutput && step.local == before.store &&
@@ -87,7 +87,7 @@ bool Run::messages_are_there(const BoundStep& step) {
   return true;
 }
 
-// A message that is only stored may go to its place at once, unless it is small.
+// A message that is only stored may go straight to its place, unless it is small.
 void Run::post(const BoundLane& lane, const BoundStep& storing, uint32_t ahead) {
   const LoweredStep step = lower(lane, storing);
   if (step.bytes < kExposeFromBytes) return;
@@ -100,7 +100,7 @@ void Run::post_ahead(BoundLane& lane) {
   for (const Placeable& message : lane.steps[lane.next].expects) post(lane, lane.steps[message.step], message.ahead);
 }
 
-// The whole step or nothing: it needs its messages and its free slot at once.
+// All or nothing: a step needs its messages and its free slot at the same time.
 bool Run::execute(BoundLane& lane) {
   if (!lane.told) post_ahead(lane);
   const BoundStep& step = lane.steps[lane.next];
@@ -117,7 +117,7 @@ bool Run::execute(BoundLane& lane) {
   if (step.send != nullptr && !acquire(lane, lowered, &targets)) return false;
   const bool only_exposes = targets.exposed != nullptr && step.store.buffer == Buffer::kNone;
   if (lowered.bytes > 0 && !only_exposes && !compute(lowered, targets)) {
-    // Its receivers may be failing as well, and wait until nobody writes there.
+    // Gives up the posted places: their receivers may be failing too, and wait until nobody writes there.
     for (size_t i = 0; targets.posted && i < targets.n; i++) lane.steps[lane.next + i].send->acquire();
     return false;
   }
@@ -131,8 +131,8 @@ bool Run::execute(BoundLane& lane) {
   return true;
 }
 
-// A sum goes to its places from the rank that has completed it: so its receivers, who have posted them, need not read
-// it again, nor does this rank for each of them. 4 ranks, registered: 256 KiB 27 -> 25 us, 16 MiB 5.8 -> 5.5 ms. With
+// The rank that completes a sum writes it to its posted places: so the receivers, which have posted them, need not read
+// it again, nor this rank once for each of them. 4 ranks, registered: 256 KiB 27 -> 25 us, 16 MiB 5.8 -> 5.5 ms. With
 // more than four destinations at a time 8 ranks were slower by a sixth, unless they write past the cache.
 bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* targets) const {
   const BoundStep& first = lane.steps[lane.next];
@@ -161,7 +161,7 @@ void Run::send(const BoundStep& step, uint32_t bytes, const void* exposed) {
   step.send->publish(bytes, tag);
 }
 
-// What is exposed can be read until it is released.
+// Exposed memory can be read until the message is released.
 bool Run::read_messages(const LoweredStep& step, bool* any_exposed) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
     const void* data = program_.workspace.messages[i].data;
@@ -183,7 +183,7 @@ bool Run::compute(const LoweredStep& step, const Targets& targets) {
   const uint64_t all = step.reduce.elems, piece = combiner_.piece_elems(step);
   for (uint64_t at = 0; at < all; at += piece) combiner_.combine(step, at, std::min(piece, all - at), targets);
   if (!any_exposed) return true;
-  // A rank that was stopped in between finds that the owner could not wait: then it may have read anything.
+  // If this rank was stopped in between, the owner may not have waited: then it may have read anything.
   for (Link* link : step.recvs)
     if (auto well = is_well(*link); !well) return fail(std::move(well).error());
   return true;
@@ -227,7 +227,7 @@ bool Run::check_stray(Link& link) {
   tuttiMessage message;
   if (!link.peek(&message)) return false;
   const auto words = std::bit_cast<TagWords>(message.tag);
-  if (words == tag_ || words[0] > tag_[0]) return false;  // ours, or of an operation that this rank has yet to begin
+  if (words == tag_ || words[0] > tag_[0]) return false;  // of this operation, or of one that this rank has not begun
   // Point-to-point messages may wait for their receive, and a receive for its sender's earlier operations.
   if (is_point_to_point(from_tag(words)) || is_point_to_point(operation_.call)) return false;
   disagree(operation_.call, link.peer(), from_tag(words));

@@ -1,7 +1,7 @@
 // exec: carries a schedule out. A Run moves one operation's data through a Program, lane by lane, without blocking;
 // drive() runs it to the end and does the waiting.
-// Threading: a Program, its links and its Run belong to one thread at a time. A Run allocates nothing, but for room
-// that its program keeps.
+// Threading: a Program, its links and its Run belong to one thread at a time. A Run allocates nothing except room that
+// its program keeps.
 #pragma once
 
 #include "base/result.h"
@@ -17,20 +17,20 @@ class Run {
  public:
   enum class Poll { kIdle, kProgress, kDone, kFailed };
 
-  // The first `steps_done` of the only lane are done already.
+  // The first `steps_done` steps of the only lane are done already.
   Run(Program& program, const BoundCall& operation, const Recorder& recorder, size_t steps_done = 0);
 
   // Does what can be done now. kIdle: every lane waits for a peer.
   Poll advance();
   const Error& error() const { return error_; }
-  // The operation that another rank has called differently, if that is what the error says and it may tell more.
+  // The operation that another rank has called differently, if that is the error and ranks may know more of it; or 0.
   uint64_t differs_in() const { return differs_in_; }
 
-  // After a failure: nobody reads or writes this operation's buffers any more.
+  // After a failure: afterwards no rank reads or writes this operation's buffers.
   void revoke();
-  // Whom it waits for.
+  // The links that it waits for.
   Blockers blockers() const { return {program_, operation_}; }
-  // A message of a different call that has arrived on `link` (one that this operation does not use, perhaps).
+  // Whether a message of a different call has arrived on `link` (perhaps one that this operation does not use).
   bool check_stray(Link& link);
 
  private:
@@ -72,12 +72,12 @@ class Run {
   uint64_t differs_in_ = 0;
 };
 
-// The case without rounds, exposed memory and scaling, and of one lane: what does not change between operations with
-// equal arguments is lowered beforehand, for a Run's generality would cost more than the bytes. Same schedule, same
-// messages. It does as many steps as it can without waiting, and leaves the rest, and error messages, to a Run.
+// The case of one lane without rounds, exposed memory and scaling: what does not change between operations with equal
+// arguments is lowered beforehand, because a Run's generality would cost more than the bytes. Same schedule, same
+// messages. It does as many steps as it can without waiting long, and leaves the rest, and error messages, to a Run.
 class SmallRun {
  public:
-  // For operations like `call` by `program`, until the next prepare(). Takes memory only if no operation before had as
+  // For operations like `what` by `program`, until the next prepare(). Allocates only if no earlier operation had as
   // many steps.
   void prepare(Program& program, const BoundCall& what);
   void clear() {
@@ -85,7 +85,7 @@ class SmallRun {
     done_ = 0;
     exposes_ = false;
   }
-  // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
+  // False if it is not of this kind: too large, or not done by a single lane in one round.
   explicit operator bool() const { return !steps_.empty(); }
 
   // How often to look for the peers' messages, and how to let others have the CPU in between.
@@ -93,7 +93,7 @@ class SmallRun {
     int left;
     Yielding* yields;  // null: spins
   };
-  // The operation with this number. True if it is complete; else a Run is to skip the steps_done().
+  // Runs operation number `sequence`. True if it is complete; else a Run has to do the rest, after steps_done().
   bool advance(uint64_t sequence, const void* input, void* output, Turns turns);
   size_t steps_done() const { return done_; }
 
@@ -113,7 +113,7 @@ class SmallRun {
   tuttiTag tag_{};
   ReduceKernel reduce_ = nullptr;
   size_t done_ = 0;
-  bool exposes_ = false;  // operations like it have, so the next ones begin with a Run
+  bool exposes_ = false;  // such an operation has exposed, so the next ones begin with a Run
 };
 
 }  // namespace tutti

@@ -6,14 +6,14 @@
 namespace tutti {
 namespace {
 
-// Beyond, a Run's generality is a few per cent: it adds 0.2 us, to 1.3 of 32 KiB by 2 ranks and 2.9 of 100 KB.
+// Above this a Run costs only a few per cent more: 0.2 us, out of 1.3 for 32 KiB by 2 ranks and 2.9 for 100 KB.
 constexpr uint32_t kMostMessageBytes = 64 << 10;
 
 [[gnu::noinline]] const void* wait_for(Link& link, uint32_t bytes, const tuttiTag& tag, SmallRun::Turns* turns) {
-  // Looks before it yields: over TCP a message may have come while this rank sent its own, and there are four yields in
-  // an all-reduce of 8 bytes by 4 ranks on 2 CPUs instead of nine.
+  // Looks before it yields: over TCP a message may have arrived while this rank sent its own, and an all-reduce of 8
+  // bytes by 4 ranks on 2 CPUs takes four yields instead of nine.
   while (--turns->left > 0) {
-    // A failure shows again in a Run.
+    // A Run will see a failure again.
     if (turns->yields != nullptr || turns->left % kTurnsPerPoll == 0) link.poll(nullptr);
     if (const void* const data = link.match(bytes, tag)) return data;
     if (turns->yields != nullptr)
@@ -54,7 +54,7 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   tag_.word[0] = sequence;
   bases_[kInput] = as_base(input);
   bases_[kOutput] = static_cast<char*>(output);
-  int least_sent = 2;  // as push() and publish() tell
+  int least_sent = 2;  // what push() and publish() return
   for (LoweredStep& step : steps_) {
     const int sent = step.pushes ? push(step) : carry_out(step, &turns);
     if (sent == 0) [[unlikely]] {
@@ -68,7 +68,7 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   return false;
 }
 
-// A slot; null if there is none, or if the value that the step sends can stay where it is, which is for a Run to do.
+// A slot; null if there is none, or if the value can be sent from where it is, which is left to a Run.
 [[gnu::noinline]] char* SmallRun::slot_unless_exposed(const LoweredStep& step) {
   void* slot = nullptr;
   const tuttiRoom room = step.send->acquire(address(step.exposable), step.bytes, TUTTI_NOT_POSTED, &slot);
@@ -76,23 +76,23 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   return room == TUTTI_SLOT ? static_cast<char*>(slot) : nullptr;
 }
 
-// Likewise, of any step that sends.
+// The same for any step that sends.
 inline char* SmallRun::slot_for(const LoweredStep& step) {
   return step.exposable.base != kNowhere ? slot_unless_exposed(step)
                                          : static_cast<char*>(step.send->acquire(step.bytes));
 }
 
-// 0: it cannot be done yet, or not here; else what the link says of what it has sent.
+// 0: it cannot be done yet, or not here; else what the link returned for the message.
 inline int SmallRun::push(const LoweredStep& step) {
   const char* const from = address(step.sources[0]);
   if (step.exposable.base != kNowhere && slot_unless_exposed(step) == nullptr) return 0;
-  // Without bytes there may be no memory either.
+  // Without bytes the pointers may be null.
   if (step.store.base != kNowhere && step.bytes > 0 && address(step.store) != from)
     memcpy(address(step.store), from, step.bytes);
   return step.send->push(from, step.bytes, tag_);
 }
 
-// Likewise.
+// Returns the same as push().
 inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
   if (!take_messages(step, turns)) return 0;
   char* slot = nullptr;
@@ -102,7 +102,7 @@ inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
   return slot != nullptr ? step.send->publish(step.bytes, tag_) : 2;
 }
 
-// False if one is not there, or not what is due.
+// False if one is missing, or is not the expected one.
 inline bool SmallRun::take_messages(const LoweredStep& step, Turns* turns) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
     const void* data = step.recvs[i]->match(step.bytes, tag_);

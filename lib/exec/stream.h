@@ -1,4 +1,4 @@
-// What tuttiStream_t and tuttiEvent_t stand for on host memory. All functions from any thread.
+// What tuttiStream_t and tuttiEvent_t are for host memory. All functions from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -22,21 +22,21 @@ class Stream {
   using Work = std::function<Result<void>()>;
 
   static Result<std::unique_ptr<Stream>> create();
-  ~Stream();  // works off what is queued
+  ~Stream();  // finishes what is queued
 
-  // Work, what it belongs to, if to anything, and at which place of that in order.
+  // Work, its owner, if it has one, and its number in the order of that owner.
   struct Item {
     Work work;
     const void* of = nullptr;
     uint64_t nth = 0;
   };
   void enqueue(Work work);
-  // The same for one that brings its room, so that this takes no memory. `first` comes right before, while nobody else
-  // gets into the queue, and says at which place.
+  // The same without taking memory: the caller brings the list node. `first` is called just before, while the queue is
+  // locked, and returns the number.
   void enqueue(std::list<Item> one, const std::function<uint64_t()>& first);
-  // Adds the works of `of` that are queued to *taken, by their places there. `instead` stands in theirs in the queue.
+  // Moves the queued works of `of` to *taken, by their numbers, and leaves `instead` in their places.
   void take_out(const void* of, const Work& instead, std::map<uint64_t, Work>* taken);
-  // Waits for all that was queued before; the first error since the last call.
+  // Waits for all that was queued before; returns the first error since the last call.
   Result<void> synchronize();
   // kInProgress, success, or the first error (which stays until synchronize).
   Result<void> query();
@@ -54,8 +54,8 @@ class Stream {
   std::thread thread_;
 };
 
-// A point in a stream that other streams and threads can wait for. Streams hold a shared owner of the events they are
-// to reach or wait for, so an event may be dropped while it is still queued.
+// A point in a stream that other streams and threads can wait for. Streams share the ownership of events that they will
+// reach or wait for, so an event may be dropped while it is still queued.
 class Event {
  public:
   // Recording again moves the event: later waits are for the later point.
@@ -87,7 +87,7 @@ class Event {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t recorded_ = 0;
-  std::set<uint64_t> pending_;  // of different streams, perhaps, which come there in any order
+  std::set<uint64_t> pending_;  // perhaps of different streams, which reach them in any order
 };
 
 }  // namespace tutti

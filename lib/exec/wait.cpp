@@ -15,25 +15,25 @@ namespace tutti {
 namespace {
 
 // Measured on a 2-core virtual machine: a cache line goes from core to core in 0.17 us, a yield costs 1.6 us, waking an
-// idle virtual CPU 75 us; but a yield beside a process that never waits costs a time slice, 4 ms. So: where ranks have
-// CPUs of their own they spin for longer than such a slice, because who shares its CPU with a stranger is back then;
-// where they share CPUs they yield until sleeping is cheap in comparison.
+// idle virtual CPU 75 us; but a yield beside a process that never waits costs a time slice, 4 ms. So ranks that have
+// CPUs of their own spin for longer than such a slice, because a peer that shares its CPU with a foreign process runs
+// again by then; ranks that share CPUs yield until sleeping is cheap in comparison.
 constexpr int64_t kAwakeNs = 8'000'000;
 constexpr int64_t kAwakeSharingNs = 2'000'000;
-// Where a foreign process takes turns with this rank it sleeps much sooner: whoever has slept is woken at once, even
-// from the middle of the other's slice, but ranks that each spin away a slice while the other one has none meet by luck
-// only. It has to be longer than waking somebody takes: else each is asleep again when the other one's answer comes.
+// Where a foreign process takes turns with this rank, it sleeps much sooner: a thread that slept is woken at once, even
+// in the middle of the other's slice, but ranks that each spin away a slice while the other has none meet only by luck.
+// It must be longer than a wake-up takes: else each rank sleeps again before the other one's answer arrives.
 constexpr int64_t kAwakeBesideStrangerNs = 100'000;
-// A thread that spins lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times
-// beside one that never waits.
+// A spinning thread lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times beside
+// a process that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
-constexpr int64_t kLongestTurnNs = 500'000;  // of a peer on this CPU, until it waits itself
+constexpr int64_t kLongestTurnNs = 500'000;  // that a peer on this CPU runs before it waits itself
 constexpr int kSleepMs = 100;
-constexpr int kNapMs = 1;  // where a transport has nothing to sleep on
+constexpr int kNapMs = 1;  // if a transport has no descriptor to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
-// Whether somebody else has this thread's CPU all the time, though the thread does not give it up.
+// Whether another process keeps taking this thread's CPU, though the thread does not give it up.
 bool has_stranger(int64_t now) {
   static thread_local int64_t looked_ns = 0;
   static thread_local long times = 0;
@@ -47,7 +47,7 @@ bool has_stranger(int64_t now) {
   return has;
 }
 
-// One stretch of idleness, from the last progress on.
+// One period of idleness, since the last progress.
 class Idle {
  public:
   Idle(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile)
@@ -83,7 +83,7 @@ class Idle {
     auto well = run_.blockers().poll();
     return well || fail(std::move(well).error());
   }
-  // Who ends the group may have sent all that this operation needs before, just after this rank has looked.
+  // The rank that ends the group may have sent all that this operation needs first, just after this rank last looked.
   bool look_again() {
     if (std::exchange(looked_again_, true)) return false;
     (void)run_.blockers().poll();
@@ -94,7 +94,7 @@ class Idle {
     return false;
   }
 
-  // It takes long enough to ask the clock.
+  // The wait is long enough now to read the clock.
   bool wait_on() {
     const int64_t now = now_ns();
     if (since_ns_ == 0) {
@@ -141,14 +141,14 @@ class Idle {
     return "waiting for " + run_.blockers().text() + (why.empty() ? "" : "; " + why);
   }
 
-  // Somebody was told that it might not.
+  // Follows up on a warning that it might not.
   [[gnu::cold]] void tell_of_going_on() {
     log(LogLevel::kWarn, "continued after %.1f s without progress, waiting for %s: slow, but not lost",
         static_cast<double>(now_ns() - since_ns_) * 1e-9, waited_for_.c_str());
   }
 
   void sleep() {
-    // The thread keeps their room, so that waiting takes no memory either.
+    // Kept by the thread, so that waiting allocates nothing either.
     struct Room {
       std::vector<Blockers::Sleeper> sleepers;
       std::vector<pollfd> fds;
@@ -174,9 +174,9 @@ class Idle {
   Meanwhile* const meanwhile_;
   int turns_ = 0;
   bool looked_again_ = false;
-  int64_t awake_ns_ = 0;  // how long to stay awake; 0: has yet to be decided
+  int64_t awake_ns_ = 0;  // how long to stay awake; 0: not decided yet
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
-  std::string waited_for_;  // when it was last said
+  std::string waited_for_;  // in the last warning
   Error error_;
 };
 
@@ -196,14 +196,14 @@ Result<void> run_to_end(Run& run, WaitContext& context, const WaitPolicy& policy
 
 }  // namespace
 
-// The clock costs a fiftieth of a yield to another process.
+// Reading the clock costs 1/50 of a yield to another process.
 void Yielding::give_way() {
   const int64_t begun_ns = now_ns();
   sched_yield();
   if (operations_ != kAlways && now_ns() - begun_ns > kLongestTurnNs) operations_ = 0;
 }
 
-// Also where memory is wanting in the middle: the caller's buffers are the caller's again.
+// After any error, even out of memory half-way, the caller's buffers belong to the caller again.
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {
   policy.yielding.begin_operation();
   auto ended = contained([&] { return run_to_end(run, context, policy, meanwhile); });

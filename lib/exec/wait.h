@@ -7,12 +7,12 @@
 
 namespace tutti {
 
-// How often to look before asking what else there is to do: about 2 us.
+// Looks before the first check for anything else to do: about 2 us.
 inline constexpr int kSpins = 100;
-// And how often where ranks share a CPU, each look after all the others had their turn.
+// The same where ranks share a CPU: all others have had their turn before each look.
 inline constexpr int kYields = 16;
 
-// Turns from one look at the links' health, which is also what moves bytes over sockets, to the next.
+// Turns between two polls of the links, which check their health and move bytes over sockets.
 inline constexpr int kTurnsPerPoll = 4;
 
 inline void pause_cpu() {
@@ -28,32 +28,32 @@ struct WaitPolicy {
   double op_timeout_seconds = 1800;
 };
 
-// What ends a wait from outside, and whom to listen to meanwhile.
+// What can end a wait from outside, and what to attend to meanwhile.
 class WaitContext {
  public:
   virtual ~WaitContext() = default;
-  virtual bool interrupted() = 0;  // one load: asked in every turn
+  virtual bool interrupted() = 0;  // one load: called in every turn
   virtual Error interruption() = 0;
   virtual int wake_fd() = 0;  // readable once interrupted
   // Every link on which some peer could send this rank something.
   virtual const std::vector<Link*>& incoming() = 0;
   // Now and then while idle: lets in peers that want to connect for a later operation.
   virtual void housekeeping() = 0;
-  // Likewise, after so long without progress: an error if another rank has called something else, for then it may be
-  // that everybody waits and nobody sends.
+  // Likewise, after this long without progress: an error if another rank has called something else, because then all
+  // ranks may be waiting and none sending.
   virtual Result<void> check_stalled(int64_t /*idle_ns*/) { return {}; }
-  // A sentence for people on whom this rank waits for, and why; empty where nothing is known.
+  // A sentence for people: which rank this rank waits for, and why; empty if that is not known.
   virtual std::string why_waiting() { return {}; }
 };
 
-// What the caller has to do anyway, while nothing has come.
+// Other work of the caller, done while no message arrives.
 class Meanwhile {
  public:
   virtual ~Meanwhile() = default;
-  virtual bool step() = 0;  // some microseconds of it; false if nothing is left
+  virtual bool step() = 0;  // a few microseconds of it; false if nothing is left
 };
 
-// Runs to the end. The error of a link is the link's own; the caller may know a deeper cause.
+// Runs to the end. A link's error is returned as it is; the caller may know a deeper cause.
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile = nullptr);
 
 }  // namespace tutti
