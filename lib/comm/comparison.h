@@ -71,7 +71,7 @@ class Comparison {
   Said said_;
   // Of the latest calls that have unequal blocks, by sequence number.
   std::deque<std::pair<uint64_t, std::shared_ptr<const Operation::Unequal>>> blocks_;
-  std::optional<Account> asked_;  // the first question: all others would have the same answer
+  std::optional<Account> asked_;  // the first question; any other has the same answer
 };
 
 }  // namespace tutti

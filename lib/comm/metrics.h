@@ -49,7 +49,7 @@ class LatenessWatch {
       : watch_(watch), others_(others), attendants_(recorder) {}
   Trace look();  // looks at this host; returns this rank's own trace
   void look_elsewhere();
-  void compare_all() { roll_.compare_all(); }  // without waiting for anybody
+  void compare_all() { roll_.compare_all(); }  // without waiting for missing ranks
   const RollCall& roll() const { return roll_; }
 
  private:
