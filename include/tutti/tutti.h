@@ -102,8 +102,8 @@ TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, t
 
 /* tuttiCommInitRankConfig with ids from several processes, so that not all hosts of a large group connect to one
  * process: commIds has nId ids, the same on all ranks. The group meets at the first id. Each other id serves a share of
- * the ranks: the first eight hosts of the share connect to the first id, and hosts that come later are sent to those
- * eight. If an id does not answer within 2 s, its ranks go to the first one, and the log says so. Its thread ends at
+ * the ranks: eight hosts of the share connect to the first id, and hosts that come later are sent to earlier hosts. If
+ * an id does not answer within 2 s, its ranks go to the first one, and the log says so. Its thread ends at
  * TUTTI_INIT_TIMEOUT. Errors as tuttiCommInitRankConfig; also tuttiInvalidArgument (nId < 1, commIds is NULL or has
  * bytes that are no id). */
 TUTTI_API tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId,

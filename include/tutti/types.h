@@ -1,4 +1,4 @@
-/* The types of Tutti's C API; tutti/tutti.h has its functions and includes this. */
+/* The types of Tutti's C API; tutti/tutti.h has its functions and includes this header. */
 #ifndef TUTTI_TYPES_H_
 #define TUTTI_TYPES_H_
 
@@ -21,15 +21,15 @@
  * tuttiCommAbort. */
 typedef struct tuttiComm* tuttiComm_t;
 
-/* A queue of operations that its own thread carries out in order. NULL means "on the caller's thread". */
+/* A queue of operations that a thread of its own carries out in order. NULL means "on the caller's thread". */
 typedef struct tuttiStream* tuttiStream_t;
 
 /* A point in a stream that other streams and threads can wait for. */
 typedef struct tuttiEvent* tuttiEvent_t;
 
 #define TUTTI_UNIQUE_ID_BYTES 128
-/* Where a group meets: the addresses and port of the process that made it, and a 128-bit secret. Plain bytes: send it
- * to the other ranks by any means that outsiders cannot read: anyone who has it can join. */
+/* Where a group meets: the addresses and port of the process that called tuttiGetUniqueId, and a 128-bit secret. Plain
+ * bytes: send it to the other ranks by any means that outsiders cannot read, because anyone who has it can join. */
 typedef struct {
   char internal[TUTTI_UNIQUE_ID_BYTES];
 } tuttiUniqueId;
@@ -40,10 +40,10 @@ typedef enum {
   tuttiSystemError = 2,     /* the operating system refused something: memory, descriptors, sockets */
   tuttiInternalError = 3,   /* a bug in Tutti */
   tuttiInvalidArgument = 4, /* an argument of this call is wrong; the message names it and its value */
-  tuttiInvalidUsage = 5,    /* the call is wrong here: ranks disagree, a wrong environment variable, a broken state */
+  tuttiInvalidUsage = 5,    /* the call is wrong now: ranks disagree, an invalid environment variable, a wrong state */
   tuttiRemoteError = 6,     /* a peer died, closed its communicator or reported an error; the message names it */
   tuttiInProgress = 7,      /* not finished; ask again */
-  tuttiTimeout = 8,         /* nothing came in time; the message names the absent ranks */
+  tuttiTimeout = 8,         /* the limit passed without progress; the message names the absent ranks */
   tuttiNumResults = 9
 } tuttiResult_t;
 
@@ -69,20 +69,20 @@ typedef enum {
 } tuttiDataType_t;
 
 /* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax give NaN if any input is NaN. tuttiAvg
- * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are added up, multiplied
- * and divided in 32-bit floats, in the order of ranks, and rounded to nearest even once per output; 8-bit floats
- * saturate at their largest number. */
+ * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are added, multiplied
+ * and divided in 32-bit floats, in rank order, and rounded to nearest even once per output; 8-bit floats saturate at
+ * their largest number. */
 typedef enum {
   tuttiSum = 0,
   tuttiProd = 1,
   tuttiMax = 2,
   tuttiMin = 3,
   tuttiAvg = 4,
-  tuttiNumOps = 5,           /* from here on: operators of tuttiRedOpCreatePreMulSum */
-  tuttiMaxRedOp = 0x7fffffff /* so that the type holds them */
+  tuttiNumOps = 5,           /* from this value on: operators of tuttiRedOpCreatePreMulSum */
+  tuttiMaxRedOp = 0x7fffffff /* so that the enum can hold them */
 } tuttiRedOp_t;
 
-/* Where the scalar of tuttiRedOpCreatePreMulSum is. The names are NCCL's: on host memory the device is the host. */
+/* How the scalar of tuttiRedOpCreatePreMulSum is read. The names are NCCL's: on host memory the device is the host. */
 typedef enum {
   tuttiScalarDevice = 0,       /* read each time an operation runs */
   tuttiScalarHostImmediate = 1 /* copied when the operator is created */
@@ -93,8 +93,8 @@ typedef enum {
 
 /* Options of a communicator. Start from TUTTI_CONFIG_INITIALIZER, which fills in the size and version of the header
  * that the caller was compiled with: a newer library accepts an older caller's struct, and an older library reads the
- * fields that it knows of a newer caller's. Undefined fields take the environment's value or the default. All ranks
- * must agree. */
+ * fields that it knows of a newer caller's struct. Undefined fields take the environment's value or the default. All
+ * ranks must agree on them. */
 typedef struct {
   size_t size;            /* sizeof(tuttiConfig_t) */
   unsigned int magic;     /* TUTTI_CONFIG_MAGIC */
@@ -106,13 +106,12 @@ typedef struct {
                              "racks" or "chain", see tutti.h, "Algorithms"; else TUTTI_ALGO; NULL: by size */
   int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
                              placement; else TUTTI_DETERMINISTIC, default 0 */
-  int blocking;           /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
+  int blocking;           /* 0: creation and tuttiCommFinalize run in the background, see "Non-blocking"; default 1 */
   int cudaDevice; /* buffers are on this CUDA device, and streams are cudaStream_t; -1, the default: host memory */
-  int majority;   /* 1: tuttiCommShrink without a list fails if fewer than half of the ranks are left, or half of
-                     them without the lowest: so of the parts that a broken network leaves at most one goes on;
-                     default 0 */
-  int encrypt;    /* 1: all that ranks send each other over TCP is encrypted and authenticated, and no network transport
-                     but tcp is used; else TUTTI_ENCRYPT, default 0 */
+  int majority;   /* 1: tuttiCommShrink without a list fails if fewer than half of the ranks are left, or exactly half
+                     without the lowest, so that at most one side of a partitioned network continues; default 0 */
+  int encrypt;    /* 1: everything that ranks send each other over TCP is encrypted and authenticated, and tcp is the
+                     only network transport used; else TUTTI_ENCRYPT, default 0 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                    \
@@ -123,7 +122,7 @@ typedef struct {
   }
 
 #define TUTTI_SIM_INFO_MAGIC 0x7475736du
-/* What tuttiGroupSimulateEnd finds. Start from TUTTI_SIM_INFO_INITIALIZER; later versions append. */
+/* The result of tuttiGroupSimulateEnd. Start from TUTTI_SIM_INFO_INITIALIZER; later versions append fields. */
 typedef struct {
   size_t size;          /* sizeof(tuttiSimInfo_t) */
   unsigned int magic;   /* TUTTI_SIM_INFO_MAGIC */
@@ -134,17 +133,17 @@ typedef struct {
 #define TUTTI_SIM_INFO_INITIALIZER \
   { sizeof(tuttiSimInfo_t), TUTTI_SIM_INFO_MAGIC, TUTTI_VERSION_CODE, -1.0f }
 
-/* What one rank holds for a communicator. Start from TUTTI_COMM_MEM_STATS_INITIALIZER; later versions append. */
+/* What a rank holds for a communicator. Start from TUTTI_COMM_MEM_STATS_INITIALIZER; later versions append fields. */
 typedef struct {
   size_t size;            /* sizeof(tuttiCommMemStats_t) */
-  size_t links;           /* one-way connections for data, made when an operation first needs them */
-  size_t linkBytes;       /* of their slots, in bytes; a link in shared memory counts on both ranks */
-  size_t scratchBytes;    /* for what operations put aside while they run */
-  size_t registeredBytes; /* of buffers that are registered with the communicator */
-  size_t descriptors;     /* open files of its own: a socket for each link with another process and for each connection
-                             of the group, where others come in, and what it is woken by */
-  size_t threads;         /* that watch over the group: 1, the same for all groups of the process (it has two
-                             descriptors); streams have their own */
+  size_t links;           /* one-way data connections, made when an operation first needs them */
+  size_t linkBytes;       /* bytes of the links' slots; a link in shared memory counts on both ranks */
+  size_t scratchBytes;    /* buffers for intermediate data of operations */
+  size_t registeredBytes; /* bytes of buffers registered with the communicator */
+  size_t descriptors;     /* file descriptors of its own: a socket for each link with another process and for each
+                             connection of the group, the listening socket, and those for wake-ups */
+  size_t threads;         /* watching threads: 1, shared by all groups of the process (it has two descriptors);
+                             streams have their own */
 } tuttiCommMemStats_t;
 
 #define TUTTI_COMM_MEM_STATS_INITIALIZER \
