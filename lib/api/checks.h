@@ -14,8 +14,8 @@
 
 namespace tutti::api {
 
-// A C program may pass any number as an enum. So enums come here by reference and unread: to read one that is out of
-// range is undefined.
+// A C program may pass any number as an enum, and reading an enum whose value is out of range is undefined behaviour.
+// So enums are passed here by reference and read as raw ints.
 template <class Enum>
 int raw(const Enum& value) {
   static_assert(sizeof(Enum) == sizeof(int));
@@ -32,7 +32,7 @@ inline Result<DataType> check_type(const tuttiDataType_t& datatype) {
   return static_cast<DataType>(raw(datatype));
 }
 
-// Sets the operator of an operation whose dtype is set.
+// Sets the operator of an operation; the operation's dtype must be set.
 Result<void> take_made_op(int op, const Operators& operators, Operation* operation);
 inline Result<void> take_op(const tuttiRedOp_t& op, const Operators& operators, Operation* operation) {
   if (raw(op) < 0 || raw(op) >= tuttiNumOps) return take_made_op(raw(op), operators, operation);
@@ -47,12 +47,12 @@ inline Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks) 
   return bytes;
 }
 
-// `bytes`: of those that are used.
+// `bytes`: how many bytes of the buffer are used.
 inline Result<void> check_buffer(const char* name, const void* pointer, size_t count, size_t bytes) {
   if (pointer != nullptr || bytes == 0) return {};
   return invalid_argument(format("%s is NULL with count=%zu", name, count));
 }
-// Where a sentence is to be written: `text` has room for *bytes, and *bytes becomes what it needs, its end counted.
+// For functions that return text: `text` has room for *bytes; *bytes becomes the size needed, final zero included.
 Result<void> check_text(const char* text, const size_t* bytes);
 void give_text(const std::string& whole, char* text, size_t* bytes);
 

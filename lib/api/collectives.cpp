@@ -1,4 +1,4 @@
-// Operations, and what is foretold of them.
+// Operations, and tuttiExplain, which predicts how they would run.
 #include <strings.h>
 
 #include "api/checks.h"
@@ -10,8 +10,8 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// Repeats a small operation with the arguments of an earlier one, for the only caller at the moment. A function of its
-// own for each collective, so that it becomes what that needs.
+// Repeats a small operation with the arguments of an earlier one, if the caller is alone at the moment. An instance for
+// each collective, so that it compiles to only what that collective needs.
 template <Collective which>
 [[gnu::always_inline]] inline Communicator::Repeated repeat(const void* send, void* recv, size_t count, int datatype,
                                                             int op, int root, tuttiComm_t comm, tuttiStream_t stream,
@@ -25,11 +25,11 @@ template <Collective which>
   return in_group([&]() -> Result<void> {
     TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
     TUTTI_TRY(use->async_error());
-    return Error{Code::kSystemError, "out of memory"};  // even for what ends the group
+    return Error{Code::kSystemError, "out of memory"};  // not even enough to record why the group ended
   });
 }
 
-// Completes the operation.
+// Checks the arguments and completes the operation.
 Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
                    Operation* operation) {
   if (!use) return not_a_comm(comm);
@@ -47,7 +47,7 @@ Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& data
   return take_op(op, use.member().operators, operation);
 }
 
-// What a repetition does not come to, apart from it, which has little to save and to undo that way.
+// The path of operations that do not repeat, kept out of line so that the repeated path saves and unwinds little.
 [[gnu::noinline]] tuttiResult_t collective(Collective which, const void* send, void* recv, size_t count,
                                            const tuttiDataType_t& datatype, const tuttiRedOp_t& op, int root,
                                            tuttiComm_t comm, tuttiStream_t stream, const void* caller) noexcept {
@@ -118,7 +118,7 @@ Result<void> all_reduce(Operation operation, const tuttiDataType_t& datatype, co
 
 constexpr const char* kPrefix = "tutti";
 
-// Named as its function is.
+// Finds a collective by its function's name.
 Result<Collective> find_collective(const char* name) {
   if (name == nullptr) return invalid_argument("collective is NULL");
   for (int i = 0; i < kCollectives; i++) {
@@ -211,7 +211,7 @@ tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream) {
 
 tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
                         tuttiStream_t stream) {
-  // Only read; a message's direction says so.
+  // The const_cast is safe: a message that is sent is only read.
   const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group(
       [&] { return message(true, const_cast<void*>(sendbuff), count, datatype, peer, comm, stream, caller); });

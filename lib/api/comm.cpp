@@ -1,4 +1,4 @@
-// Groups and communicators.
+// Creation, queries and the end of communicators.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -14,19 +14,19 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// Ranks of one thread's group join at its end, side by side.
+// Within a group of calls, a thread's ranks join at its end, concurrently.
 Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* ids, int n_ids, int rank,
                        const tuttiConfig_t* config) {
   if (comm == nullptr) return invalid_argument("comm is NULL");
   *comm = nullptr;
   if (n_ids < 1) return invalid_argument(format("nId=%d: give at least 1 id", n_ids));
   if (ids == nullptr) return invalid_argument("commIds is NULL");
-  if (nranks < 1 || nranks > kMaxRanks)  // before anything is made that is as large
+  if (nranks < 1 || nranks > kMaxRanks)  // before anything of that size is allocated
     return invalid_argument(format("nranks=%d: a group has at least 1 rank and at most %d", nranks, kMaxRanks));
   if (rank < 0 || rank >= nranks)
     return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
-  for (int i = 1; i < n_ids; i++)  // the first is looked at when it is joined
+  for (int i = 1; i < n_ids; i++)  // the first id is checked when it is joined
     if (auto known = unpack_unique_id(to_unique_id(ids[i])); !known)
       return invalid_argument(format("commIds[%d]: %s", i, known.error().message.c_str()));
   const auto share = static_cast<int>(int64_t{rank} * n_ids / nranks);
@@ -73,7 +73,7 @@ Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
   TUTTI_TRY_ASSIGN(LaunchInfo info, detect_launcher());
   info.encrypts = read.options.encrypt;
-  // Never in the background: processes count their calls, which so keep their order.
+  // Never in the background: processes count these calls, so they must stay in order.
   TUTTI_TRY_ASSIGN(const UniqueId id, unique_id_from_launcher(info, read.deadline()));
   return create(comm, read, [=, options = read.options](const Deadline& deadline) {
     return Communicator::create(id, info.rank, info.n_ranks, options, deadline);
@@ -89,7 +89,7 @@ Result<void> write_int(tuttiComm_t comm, int* to, const char* name, int (*get)(c
 
 Result<void> mem_stats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
   if (stats == nullptr) return invalid_argument("stats is NULL");
-  // What the first version had; a later one has more.
+  // The fields of the first version; later versions append.
   constexpr size_t kLeastBytes = offsetof(tuttiCommMemStats_t, threads) + sizeof stats->threads;
   if (stats->size < kLeastBytes)
     return invalid_argument(
@@ -112,13 +112,13 @@ Result<void> destroy(tuttiComm_t handle, bool abort) {
       const auto before = member->state();
       ends = !before && before.error().code == Code::kInProgress;
     }
-    if (ends) member->abort();  // before anything that may lack memory: others are waited for below
+    if (ends) member->abort();  // first, as it needs no memory: other threads are waited for below
     if (ends) end_queued(handle);
     drop_from_group(handle);
     member->join();
     return {};
   });
-  wait_until_unused(handle);  // whatever there was no memory for
+  wait_until_unused(handle);  // even if memory ran out above
   TUTTI_TRY(std::move(ended));
   return ends ? Result<void>() : member->state();
 }

@@ -11,7 +11,7 @@
 namespace tutti::api {
 namespace {
 
-// One that has the new communicator, and ends the old one at once, is lost to those that need a little longer.
+// A rank that already has the new communicator may end the old one, and so seem lost, while others still join.
 constexpr int64_t kLostInCreationNs = 1'000'000'000;
 
 Result<void> take_int(int value, const char* name, int min, double* to) {
@@ -31,7 +31,7 @@ Result<void> take_bool(int value, const char* name, bool* to) {
 Result<Config> take_config(const tuttiConfig_t* config, Config read) {
   CommOptions& options = read.options;
   if (config == nullptr) return read;
-  // The first three fields are there in every version.
+  // Every version has the first three fields.
   if (config->magic != TUTTI_CONFIG_MAGIC || config->size < offsetof(tuttiConfig_t, initTimeoutSeconds))
     return invalid_argument("config was not initialised: start from TUTTI_CONFIG_INITIALIZER");
   tuttiConfig_t known = TUTTI_CONFIG_INITIALIZER;
@@ -48,8 +48,8 @@ Result<Config> take_config(const tuttiConfig_t* config, Config read) {
   return read;
 }
 
-// What was thrown out of, as a rule for want of memory, before it came to its turns: nobody waits for those, nor other
-// ranks for what was to be done there.
+// An exception, usually for lack of memory, ended a creation before its turns: takes them, so that nobody waits for
+// these, and breaks the communicator, so that other ranks do not wait for this rank's operations.
 void forgo_turns(const Source& source, const Error& error) {
   TicketLock& ticket_lock = source.handle->ticket_lock;
   for (const uint64_t ticket : source.tickets) {
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, con
                                                    const std::vector<int>& members) const {
   const auto aborted = comm.member().aborted();
   const auto lost_ns = std::make_shared<std::atomic<int64_t>>(INT64_MAX);
-  // A relay's thread may still ask when all else is over.
+  // A relay's thread may still call this when the creation is over and *this is gone.
   const auto is_over = [aborted, lost_ns, members, weak = weak_from_this()] {
     const auto self = members.empty() ? nullptr : weak.lock();
     const std::vector<int> lost = self ? self->comm->monitor().watch().lost() : std::vector<int>();

@@ -24,34 +24,34 @@ inline UniqueId to_unique_id(const tuttiUniqueId& id) {
   return unique_id;
 }
 
-// What the user's options and the environment say.
+// The user's options; those left undefined come from the environment.
 Result<Config> read_config(const tuttiConfig_t* config);
-// For options.cuda_device; -1 is host memory.
+// Checks a CUDA device number and writes it to options.cuda_device; -1 is host memory.
 Result<void> take_cuda_device(int value, const std::string& name, int* to);
 
-// Makes a communicator and its handle: now, at the end of the group, or in the background. `begin` comes right before
-// that, but never later than this returns where it is in the background. A null `handle`: this rank takes part, but
-// gets no communicator. `from`: what it is made from, which may go before the group ends.
+// Creates a communicator and its handle: now, at the end of the group, or in the background. `begin` runs right before
+// the creation; if that is in the background, before this returns. With a null `handle` this rank takes part, but gets
+// no communicator. `from`: the communicator that it is made from, which may be destroyed before the group ends.
 Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation,
                     std::function<void()> begin = nullptr, tuttiComm_t from = nullptr);
 
-// A communicator that another one is made from, and the turns there that this takes.
+// A communicator from which another one is made, and the turns on it that this takes.
 struct Source : std::enable_shared_from_this<Source> {
   Source(tuttiComm_t its_handle, Use its_comm, Config its_config, size_t n_turns)
       : handle(its_handle), comm(std::move(its_comm)), config(std::move(its_config)), tickets(n_turns) {}
 
   tuttiComm_t handle;
   Use comm;
-  Config config;  // what the user's options and those of `comm` say, which count instead of the environment
+  Config config;  // the user's options; those left undefined come from `comm`, not from the environment
   std::vector<uint64_t> tickets;
 
-  // What `creation` makes; it ends soon, and says so, when tuttiCommAbort ends `comm`, which waits for it, and a second
-  // after one of `members`, ranks of `comm`, is lost: it may have gone before it came to the meeting.
+  // Runs `creation`. It fails soon after tuttiCommAbort of `comm`, which waits for it, and a second after one of
+  // `members`, ranks of `comm`, is lost: that rank may have died before it reached the meeting.
   Result<std::unique_ptr<Communicator>> make(const Deadline& deadline, const Member::Creation& creation,
                                              const std::vector<int>& members = {}) const;
 };
 Result<std::shared_ptr<Source>> source_of(tuttiComm_t comm, const tuttiConfig_t* config, size_t n_turns);
-// As create(); the turns are taken when that begins, after `first`.
+// As create(); the tickets are taken when the creation begins, after `first`.
 Result<void> create_from(const std::shared_ptr<Source>& source, tuttiComm_t* handle, Member::Creation creation,
                          const std::function<void()>& first = nullptr);
 

@@ -21,7 +21,7 @@ struct Pending {
   uint64_t ticket = 0;
 };
 
-// On its way to a stream, with the memory for all of it.
+// An operation about to be queued on a stream, with all memory that this takes.
 struct Departure {
   std::shared_ptr<Stream> stream;
   std::shared_ptr<Pending> pending;
@@ -35,17 +35,17 @@ struct Blocking {
 
 struct Group {
   std::vector<Pending> operations;
-  std::vector<Blocking> blocking;  // creation and finalizing
+  std::vector<Blocking> blocking;  // creations and finalizations
   std::optional<Error> in_background, spoiled;
 };
-// exit() within a group ends it before static objects, whose destructors may still destroy communicators.
+// exit() within a group destroys it before static objects, whose destructors may still destroy communicators.
 Group& group_of_thread() {
   return own_of_thread<Group>();
 }
 constinit thread_local int t_group_depth = 0;
 
-// All messages that a communicator is to exchange on a stream become one operation, at the place of the first: then
-// their order does not matter, and a rank may send and receive in whatever order its peers do.
+// Fuses all messages of one communicator and stream into one operation, at the place of the first: so their order does
+// not matter, and a rank may send and receive in another order than its peers.
 std::vector<Pending> fuse_messages(std::vector<Pending> operations) {
   std::vector<Pending> fused;
   std::map<std::pair<tuttiComm_t, tuttiStream_t>, std::pair<size_t, std::vector<Message>>> exchanges;
@@ -92,8 +92,8 @@ Result<Departure> departure_of(Pending& p) {
   return d;
 }
 
-// All ranks' operations are on their way before any is waited for: their ranks may all be this thread's. Also those
-// beside one that is refused, for which other ranks may wait.
+// All operations are submitted before any is waited for, because their ranks may all belong to this thread. Those
+// beside a refused one are submitted, too: other ranks may wait for them.
 Result<void> start_on_devices(const std::vector<Pending>& operations) {
   std::vector<cuda::Device*> devices;
   Result<void> first;
@@ -106,7 +106,7 @@ Result<void> start_on_devices(const std::vector<Pending>& operations) {
   return first ? std::move(settled) : std::move(first);
 }
 
-// Also those behind one that has failed, which are refused: others may wait for their tickets' turns.
+// Operations behind a failed one are run, too, and refused: others may wait for their tickets' turns.
 Result<void> run_in_order(const std::vector<Pending*>& list) {
   Result<void> first;
   for (const Pending* p : list)
@@ -115,8 +115,8 @@ Result<void> run_in_order(const std::vector<Pending*>& list) {
 }
 
 struct Start {
-  std::vector<Departure> departures;         // of the operations that have a stream, each at its place
-  std::vector<std::vector<Pending*>> lists;  // of each communicator what has none, in order
+  std::vector<Departure> departures;         // by operation; empty for those without a stream
+  std::vector<std::vector<Pending*>> lists;  // for each communicator, its operations without a stream, in order
 };
 
 Result<Start> prepare(std::vector<Pending>& operations) {
@@ -134,9 +134,9 @@ Result<Start> prepare(std::vector<Pending>& operations) {
   return start;
 }
 
-// Tickets are taken in the order of calls, whatever has a stream, and only once nothing else can fail: each has to be
-// used. On a stream also in the order of its queue, where other threads' operations may be: one must not wait for the
-// turn of another that is behind it.
+// Takes the tickets in the order of calls, with or without a stream, and only once nothing else can fail, because each
+// ticket must be used. On a stream the ticket is taken with the queue locked, because other threads may enqueue there:
+// an operation must not wait for the turn of another one that is behind it in the queue.
 void take_tickets(std::vector<Pending>& operations, Start& start) {
   for (size_t i = 0; i < operations.size(); i++) {
     Departure& d = start.departures[i];
@@ -149,7 +149,7 @@ void take_tickets(std::vector<Pending>& operations, Start& start) {
   }
 }
 
-// For want of threads: those of one may wait for those of another, so all are ended before any is refused in its turn.
+// Too few threads. One list's operations may wait for another's, so all are aborted before any is refused at its turn.
 void refuse(const std::vector<std::vector<Pending*>>& lists, size_t first) {
   for (size_t i = first; i < lists.size(); i++)
     (void)contained([&]() -> Result<void> {
@@ -159,8 +159,8 @@ void refuse(const std::vector<std::vector<Pending*>>& lists, size_t first) {
   for (size_t i = first; i < lists.size(); i++) (void)run_in_order(lists[i]);
 }
 
-// One communicator's operations in order, several communicators' side by side, because their ranks may all be this
-// thread's.
+// Runs one communicator's operations in order, and several communicators' concurrently, because their ranks may all
+// belong to this thread.
 Result<void> start_all(std::vector<Pending> operations) {
   for (const Pending& p : operations)
     if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_self_messages(p));
@@ -174,7 +174,7 @@ Result<void> start_all(std::vector<Pending> operations) {
   return on_devices ? std::move(here) : std::move(on_devices);
 }
 
-// What was collected, at the outermost end; else nothing.
+// The collected calls, at the outermost end; otherwise nothing.
 Result<std::optional<Group>> take_group(const char* function) {
   if (t_group_depth == 0) return Error{Code::kInvalidUsage, std::string(function) + " without tuttiGroupStart"};
   g_open_groups.fetch_sub(1, std::memory_order_relaxed);
@@ -186,7 +186,7 @@ Result<std::optional<Group>> take_group(const char* function) {
                group->spoiled->culprit_rank};
 }
 
-// Where the process has forked between a group's start and its end.
+// Fails if the process was forked between the group's start and its end.
 Result<void> check_owned(const Group& group) {
   for (const Pending& p : group.operations)
     if (p.handle->magic == tuttiComm::kOfParent) return is_of_parent("comm", p.handle);
@@ -195,8 +195,8 @@ Result<void> check_owned(const Group& group) {
   return {};
 }
 
-// What is made from one communicator, or ends it, takes its turns there in the order of calls, as on the other ranks.
-// All else goes side by side.
+// Creations from one communicator, and its finalization, take their turns there in the order of calls, as on the other
+// ranks, and so form one line of work. All others run concurrently.
 std::vector<std::function<Result<void>()>> in_lines(std::vector<Blocking> blocking) {
   using Works = std::vector<std::function<Result<void>()>>;
   Works lines;
@@ -218,7 +218,7 @@ Result<void> end_group() {
   Group& group = *taken;
   TUTTI_TRY(check_owned(group));
   auto made = run_at_once(in_lines(std::move(group.blocking)));
-  // Also beside what has failed: other ranks may be in these operations, of communicators that work.
+  // Even after an error: other ranks may be in these operations, on communicators that work.
   auto done = start_all(fuse_messages(std::move(group.operations)));
   TUTTI_TRY(std::move(made));
   TUTTI_TRY(std::move(done));
@@ -226,7 +226,7 @@ Result<void> end_group() {
   return {};
 }
 
-// Communicators run side by side, their operations one after the other.
+// Communicators run concurrently, the operations of each one after the other.
 Result<void> simulate_group(tuttiSimInfo_t* info) {
   TUTTI_TRY_ASSIGN(std::optional<Group> group, take_group("tuttiGroupSimulateEnd"));
   if (info == nullptr) return invalid_argument("simInfo is NULL");

@@ -8,11 +8,11 @@
 
 namespace tutti::api {
 
-// Runs the operation now (on the caller's thread, or in its place in the stream's order), or keeps it for the group.
+// Runs the operation now (on the caller's thread, or at its turn in the stream), or collects it for the group.
 Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream);
-// Groups that are open on all threads. Asked for every call: where there is none, none needs its thread's own variable,
-// which takes a function call. (At a fixed place of the thread's it would not, but then all such variables want one,
-// and loaders keep too little room for libraries that are loaded late, as interpreters do.)
+// Number of open groups on all threads. Every call reads it: if it is 0, no call needs its thread-local variable, whose
+// access takes a function call. (The initial-exec TLS model would avoid that, but every such variable would need it,
+// and loaders reserve too little static TLS for libraries that are loaded late, as by interpreters.)
 extern std::atomic<int> g_open_groups;
 bool is_in_group();
 void open_group();
@@ -26,31 +26,31 @@ inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operati
   return launch_later(handle, std::move(use), operation, stream);
 }
 
-// Runs something that may wait for other ranks of this process: now, or at the group's end beside others of its kind.
-// `handle`: the communicator that it is for, if there is one already.
+// Runs work that may wait for other ranks of this process: now, or at the group's end concurrently with other such
+// work. `handle`: the communicator that the work is for, if it exists already.
 Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work);
 
-// Runs all at once, each on a thread of its own (the last on the caller's), and gives the first error. `begin` comes
-// before, when there is memory for the rest. Where there can be no more threads `give_up` is called with the first that
-// has none; without it others wait for them until their limit. Neither may throw.
+// Runs all works concurrently, each on a thread of its own (the last on the caller's), and returns the first error.
+// `begin` runs first, once the memory for the rest is allocated. If a thread cannot be started, `give_up` is called
+// with the first work that has none; without it, others wait for these works until their limit. Neither may throw.
 Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void()>& begin = nullptr,
                          const std::function<void(size_t)>& give_up = nullptr);
 
-// Something goes on in the background: what its caller returns, and so does the end of the group that it is in.
+// The kInProgress error for work that continues in the background: returned by its call and by the end of its group.
 Error in_background(const char* what);
 
-// A call within a group failed: the group will not run, and its end says why.
+// A call within a group failed: the group will not run, and tuttiGroupEnd says why.
 void spoil_group(const Error& error);
 
-// A communicator goes: so do the calls on it that this thread's group has collected.
+// A communicator is destroyed: drops the calls on it that this thread's group has collected.
 void drop_from_group(tuttiComm_t handle);
 
-// What a call comes to that may be within a group.
+// Passes on the result of a call that may be within a group; an error spoils the group.
 inline Result<void> in_group(Result<void> result) {
   if (!result && result.error().code != Code::kInProgress) spoil_group(result.error());
   return result;
 }
-// The body of an API function that may be called within a group. What there is no memory for spoils it, too.
+// Runs the body of an API function that may be called within a group. Running out of memory spoils the group, too.
 template <class Body>
 tuttiResult_t in_group(Body&& body) noexcept {
   return guarded([&] { return in_group(contained(body)); });

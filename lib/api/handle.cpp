@@ -16,7 +16,7 @@ std::string& last_error() {
   return own_of_thread<LastError>().sentence;
 }
 
-// Dead handles are used again only after this many others, so that a stale one is recognised for long.
+// Dead handles are reused only after this many others, so that a stale one is recognised for a long time.
 constexpr size_t kHandlesInRest = 1024;
 std::mutex g_handles_mutex;
 tuttiComm* g_newest_handle = nullptr;
@@ -25,7 +25,7 @@ std::deque<tuttiComm*>& resting_handles() {
   return *handles;
 }
 
-// A child has none of the threads and none of the sockets that are behind its parent's handles.
+// A forked child has neither the threads nor the sockets behind its parent's handles.
 void give_up_handles() {
   for (tuttiComm* handle = g_newest_handle; handle != nullptr; handle = handle->older)
     handle->magic = tuttiComm::kOfParent;
@@ -52,8 +52,8 @@ Error is_of_parent(const char* name, const void* handle) {
 
 Use::Use(tuttiComm_t handle) {
   if (handle == nullptr || handle->magic != tuttiComm::kMagic) return;
-  // Count first, look second; detach() clears first and counts second (all sequentially consistent): whoever finds the
-  // communicator here is waited for there.
+  // Counts, then reads `member`; detach() clears `member`, then its caller waits for the count (all sequentially
+  // consistent): so any thread that finds the communicator here is waited for.
   handle->ticket_lock.enter();
   handle_.reset(handle);
   member_ = handle->member.load();
@@ -79,7 +79,7 @@ tuttiComm_t make_handle(std::shared_ptr<Member> member) {
   {
     const std::lock_guard lock(g_handles_mutex);
     auto& resting = resting_handles();
-    // Something in the background may have a ticket still.
+    // Background work may still hold a ticket.
     if (resting.size() > kHandlesInRest && resting.front()->ticket_lock.is_idle()) {
       handle = resting.front();
       resting.pop_front();

@@ -1,8 +1,8 @@
 // api: the only C boundary. Checks arguments, turns results into codes and sentences, lets no exception out, and keeps
-// dead handles from doing harm. This header: what the functions of tutti.h share.
+// dead handles harmless. This header: what the functions of tutti.h share.
 //
-// A communicator's handle is used again only after a thousand others; streams, events and operators have numbers that
-// are given out once. So using a dead handle is an error that names it, not a crash.
+// A communicator's handle is reused only after a thousand others; streams, events and operators have numbers that are
+// given out once. So using a dead handle is an error that names it, not a crash.
 #pragma once
 
 #include <atomic>
@@ -18,32 +18,32 @@
 #include "exec/stream.h"
 #include "tutti/tutti.h"
 
-// What a handle points to. Never freed, so that a dead handle is recognised; a member is reachable while it is set here
-// and is not destroyed while anyone uses it.
+// What a handle points to. Never freed, so that a dead handle is recognised. The member can be used while its pointer
+// is set here, and is not destroyed while anyone uses it.
 struct tuttiComm {
   static constexpr uint32_t kMagic = 0x7475636d, kOfParent = 0x7475706d;
-  uint32_t magic = kMagic;  // kOfParent: this process was forked from the one that has made it
+  uint32_t magic = kMagic;  // kOfParent: created in the parent, before the fork
   tutti::TicketLock ticket_lock;
   std::atomic<tutti::api::Member*> member{nullptr};
-  std::shared_ptr<tutti::api::Member> owner;  // of `member`; for make_handle and for who clears that
-  tuttiComm* older = nullptr;                 // all that were ever made are a list
+  std::shared_ptr<tutti::api::Member> owner;  // of `member`; used by make_handle and by whoever clears `member`
+  tuttiComm* older = nullptr;                 // list of all handles ever made
 };
 
 namespace tutti::api {
 
-// By the last user: somebody may be waiting to destroy it.
+// Called by the last user: wakes a thread that waits to destroy the handle.
 inline void left_last(tuttiComm_t handle) {
   if (handle->member.load() == nullptr) handle->ticket_lock.wake_who_waits_until_left();
 }
 
-// Keeps a communicator alive for the length of a call. False if the handle has none to be used.
+// Keeps a communicator alive for the duration of a call. False if the handle has no usable communicator.
 class Use {
  public:
   explicit Use(tuttiComm_t handle);
   explicit operator bool() const { return comm_ != nullptr; }
   Communicator* operator->() const { return comm_; }
   Communicator& operator*() const { return *comm_; }
-  // There is one without a communicator while the creation is under way, and when it failed.
+  // A live handle has no communicator while its creation is under way, and if that failed.
   bool is_live() const { return member_ != nullptr; }
   Member& member() const { return *member_; }
 
@@ -58,8 +58,8 @@ class Use {
   Communicator* comm_ = nullptr;
 };
 
-// The same for an operation that runs at once, where nobody else uses the handle: with its turn. False without a
-// communicator, and where there is somebody.
+// The same for an operation that runs at once if nobody else uses the handle: takes its turn, too. False if there is no
+// usable communicator, or another user.
 class Alone {
  public:
   explicit Alone(tuttiComm_t handle) {
@@ -83,30 +83,30 @@ class Alone {
   Communicator* comm_ = nullptr;
 };
 
-// Why there is none to be used.
+// Why the handle has no usable communicator.
 Error not_a_comm(tuttiComm_t handle);
-// One to be used, or why not.
+// A usable communicator, or why there is none.
 Result<Use> use_of(tuttiComm_t handle);
-// Of any kind: it belongs to the process that this one was forked from. `name`: as in "comm".
+// A handle of any kind that belongs to the process that this one was forked from. `name`: as in "comm".
 Error is_of_parent(const char* name, const void* handle);
 tuttiComm_t make_handle(std::shared_ptr<Member> member);
-// Takes the member out of its handle: further uses fail. Null if somebody else was first.
+// Takes the member out of its handle: further uses fail. Null if another thread was first.
 std::shared_ptr<Member> detach(tuttiComm_t handle);
 void wait_until_unused(tuttiComm_t handle);
 
 Result<std::shared_ptr<Stream>> find_stream(tuttiStream_t handle);
-// Refuses the operations of a communicator that was aborted which wait on streams, now: what is before them there may
+// Refuses, at once, the operations of an aborted communicator that wait on streams: whatever is queued before them may
 // take as long as it likes.
 void end_queued(tuttiComm_t comm);
 
-// Remembers the error for tuttiGetLastError and gives its code.
+// Remembers the error for tuttiGetLastError and returns its code.
 tuttiResult_t finish(const Error& error);
 
 inline tuttiResult_t finish(const Result<void>& result) {
   return result ? tuttiSuccess : finish(result.error());
 }
 
-// Runs the body of an API function. Allocation failures and other surprises become codes here.
+// Runs the body of an API function. Allocation failures and other exceptions become codes here.
 template <class Body>
 tuttiResult_t guarded(Body&& body) noexcept {
   return finish(contained(body));

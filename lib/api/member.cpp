@@ -11,7 +11,7 @@ Member::~Member() {
 }
 
 Result<void> Member::create(Creation creation, const Deadline& deadline, std::function<void()> begin) {
-  // With a turn to take on another communicator it may wait there for ranks that this one's end does not touch.
+  // If it takes a turn on another communicator, it may wait there for ranks that aborting this one does not affect.
   const bool joinable = !begin;
   return start("the creation of comm", joinable, begin,
                [this, creation = std::move(creation),
@@ -32,7 +32,7 @@ void Member::queue_at(TicketLock& ticket_lock) {
 
 Result<void> Member::finalize() {
   const auto ticket = std::make_shared<uint64_t>();
-  // On a GPU that waits for what the GPU has yet to do, perhaps for other ranks, which abort() has to be able to end.
+  // On a GPU, taking it waits for pending GPU work, perhaps for other ranks, and abort() must be able to end that.
   const bool takes_later = comm_->is_on_gpu();
   const auto take_ticket = [this, ticket] { *ticket = comm_->take_ticket(); };
   return start("tuttiCommFinalize", true, takes_later ? std::function<void()>() : take_ticket,
@@ -43,12 +43,12 @@ Result<void> Member::finalize() {
                });
 }
 
-// The thread begins with the lock, so after `begin`.
+// The thread first takes the lock, so its work runs after `begin`.
 Result<void> Member::start(const char* what, bool joinable, const std::function<void()>& begin,
                            std::function<Result<void>()> work) {
   const std::lock_guard lock(mutex_);
   if (under_way_ != nullptr) return Error{Code::kInvalidUsage, format("%s is under way already", under_way_)};
-  if (thread_.joinable()) thread_.join();  // it has done its work, and will not ask for the lock again
+  if (thread_.joinable()) thread_.join();  // its work is done, and it will not take the lock again
   TUTTI_TRY_ASSIGN(thread_, start_thread("a thread", [self = shared_from_this(), work = std::move(work)] {
                      { const std::lock_guard begun(self->mutex_); }
                      self->finish(contained(work));

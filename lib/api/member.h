@@ -1,6 +1,6 @@
-// What a handle stands for: this rank's communicator, which may still be on its way, and what the program made for it.
-// All functions from any thread. A non-blocking creation or finalization runs on a thread of its own, which shares the
-// ownership; where nobody joins it, at the program's end, it runs on.
+// What a handle stands for: this rank's communicator, which may still be in creation, and the operators and
+// registrations made for it. All functions from any thread. A non-blocking creation or finalization runs on a thread of
+// its own, which shares ownership of this object; if nobody joins the thread before the program ends, it keeps running.
 #pragma once
 
 #include <atomic>
@@ -24,25 +24,25 @@ class Member : public std::enable_shared_from_this<Member> {
   ~Member();
   explicit Member(std::unique_ptr<Communicator> comm) : blocking_(true), comm_(std::move(comm)), usable_(comm_.get()) {}
 
-  // Starts the creation; abort() cuts its deadline short. `begin` runs on the caller's thread, once nothing can keep
+  // Starts the creation; abort() cuts its deadline short. `begin` runs on the caller's thread, once nothing can prevent
   // the creation from running.
   Result<void> create(Creation creation, const Deadline& deadline, std::function<void()> begin);
   Result<void> finalize();
-  // Before anybody uses it: where its operations queue.
+  // Sets where its operations queue; called before anybody uses it.
   void queue_at(TicketLock& ticket_lock);
 
-  // The communicator, unless it is not there yet or at the disposal of something in the background.
+  // The communicator; null while it is not created yet or background work owns it.
   Communicator* usable() const { return usable_.load(std::memory_order_acquire); }
-  // Why usable() has none.
+  // Why usable() is null.
   Error why_unusable() const;
-  // kInProgress, or the error that ended it all.
+  // kInProgress, or the error that broke the communicator or its creation.
   Result<void> state() const;
   bool blocking() const { return blocking_; }
   void abort();
-  // Set by abort(): ends what is made from this one, which has to need nothing that works of it.
+  // Set by abort(): ends creations from this communicator, even where they depend on nothing that abort() breaks.
   const std::shared_ptr<std::atomic<bool>>& aborted() const { return aborted_; }
-  // Until nothing runs in the background any more, after abort() soon: nothing there reads the environment then. Of a
-  // creation from another communicator nothing is waited for.
+  // Waits until nothing runs in the background, which is soon after abort(); then nothing there reads the environment.
+  // Does not wait for a creation from another communicator.
   void join();
 
   Operators operators;
@@ -54,13 +54,13 @@ class Member : public std::enable_shared_from_this<Member> {
   void finish(const Result<void>& result);
 
   const bool blocking_ = false;
-  mutable std::mutex mutex_;  // all that follows
+  mutable std::mutex mutex_;  // guards the members below
   std::unique_ptr<Communicator> comm_;
   std::atomic<Communicator*> usable_{nullptr};
   TicketLock* ticket_lock_ = nullptr;
   const char* under_way_ = nullptr;  // what runs in the background
-  std::optional<Error> failure_;     // how it ended
-  std::thread thread_;               // where it runs
+  std::optional<Error> failure_;     // its error, if it failed
+  std::thread thread_;               // runs it
   const std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
 };
 

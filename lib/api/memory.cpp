@@ -1,4 +1,4 @@
-// Memory.
+// Allocation and registration of memory.
 #include "api/handle.h"
 #include "base/shared_memory.h"
 

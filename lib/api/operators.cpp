@@ -11,7 +11,7 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// Programs make operators for as long as they run, so the numbers begin again some day.
+// Programs may create operators all the time, so the numbers wrap around eventually.
 int next_number() {
   static std::atomic<uint32_t> given{0};
   return tuttiNumOps + static_cast<int>(given++ % (static_cast<uint32_t>(tuttiMaxRedOp) - tuttiNumOps));

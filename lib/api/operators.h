@@ -1,5 +1,5 @@
-// The operators that a program makes for one communicator: sums whose inputs each rank multiplies first. All functions
-// from any thread.
+// The operators that a program creates for one communicator: sums whose inputs each rank multiplies first. All
+// functions from any thread.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@ namespace tutti::api {
 struct PreMulSum {
   DataType dtype = DataType::kInt8;
   std::array<char, 8> scalar{};     // the factor, one element of dtype
-  const void* scalar_at = nullptr;  // where it is to be read when an operation runs, instead
+  const void* scalar_at = nullptr;  // or where to read it when an operation runs
 };
 
 class Operators {
  public:
-  // The number that stands for it: above the built-in ones, and different from all that other communicators gave out
-  // lately, so that theirs and removed ones are recognised.
+  // Returns the new operator's number: above the built-in ones, and different from all numbers given out lately, by
+  // other communicators too, so that their operators and removed ones are recognised.
   int add(const PreMulSum& made);
   Result<void> remove(int op);
   Result<PreMulSum> find(int op) const;

@@ -33,7 +33,7 @@ Result<uint64_t> Registrations::remove(void* handle) {
   const auto found = made_.find(reinterpret_cast<uintptr_t>(handle));
   if (found == made_.end())
     return Error{Code::kInvalidArgument, format("handle=%p is not a live registration of this communicator", handle)};
-  SharedMemory::remove(found->second.block);  // tuttiMemFree may have been first
+  SharedMemory::remove(found->second.block);  // no effect if tuttiMemFree came first
   const uint64_t window = found->second.window;
   made_.erase(found);
   return window;

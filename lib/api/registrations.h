@@ -1,4 +1,4 @@
-// The buffers that a program has registered with a communicator. Any thread. What is left at the end is taken back.
+// The buffers that a program has registered with a communicator. Any thread. The destructor takes the rest back.
 #pragma once
 
 #include <map>
@@ -12,17 +12,17 @@ class Registrations {
  public:
   ~Registrations();
 
-  // A handle, never null.
+  // Returns the handle, never null.
   Result<void*> add(void* memory, size_t bytes);
-  // The same for memory of a GPU; `window` is its number there, or 0.
+  // The same for GPU memory; `window` is its number on the device, or 0.
   void* accept(size_t bytes, uint64_t window);
-  // Its window.
+  // Returns the registration's window, or 0.
   Result<uint64_t> remove(void* handle);
   size_t bytes() const;
 
  private:
   struct Registration {
-    uint64_t block = 0;  // in the table of shared memory; 0: not there
+    uint64_t block = 0;  // its id in SharedMemory's table; 0: not in it
     uint64_t window = 0;
     size_t bytes = 0;
   };

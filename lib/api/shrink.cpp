@@ -1,4 +1,4 @@
-// A new communicator of those ranks of an old one that are left.
+// A new communicator of the remaining ranks of an old one; revoking; lost ranks.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// In rising order.
+// Returns the excluded ranks in ascending order.
 Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int n_excluded) {
   const int n_ranks = comm->n_ranks();
   if (n_excluded < 0 || n_excluded >= n_ranks)

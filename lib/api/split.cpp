@@ -1,4 +1,4 @@
-// New communicators out of the ranks of an old one, and with new ones.
+// New communicators from ranks of an old one (split, create group), and with additional ranks (grow).
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -16,12 +16,12 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// What each rank says about itself, and then the id of its group if it leads one.
+// What each rank contributes first; then the leader of each new group contributes the group's id.
 struct SplitChoice {
   int32_t color, key;
 };
 
-// Ranks of `comm` that chose my color, in the order of the new group.
+// The ranks of `comm` that chose `color`, in the order of the new group.
 std::vector<int> members_of(const std::vector<SplitChoice>& choices, int color) {
   std::vector<int> members;
   for (size_t r = 0; r < choices.size(); r++)
@@ -38,7 +38,7 @@ Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& min
   return all;
 }
 
-// The new group meets through an id that one of its members made, the leader; all zero: it could not.
+// The new group meets through the id that its leader made; an all-zero id means that the leader could not make one.
 Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector<int>& members, int leader,
                                            const UniqueId& id, const Deadline& deadline) {
   const Use& comm = from.comm;
@@ -57,7 +57,7 @@ Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector
   return made;
 }
 
-// Both turns are taken in any case: what is called on `comm` later waits for them.
+// Takes both turns even after an error: later calls on `comm` wait for these tickets.
 Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine, const Deadline& deadline) {
   const int64_t called_ns = now_ns();
   const auto choices = gather_all(from.comm, from.tickets[0], mine);
@@ -70,7 +70,7 @@ Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine
   if (!ids) return ids.error();
   if (!made) return made.error();
   if (!joins) return std::unique_ptr<Communicator>();
-  // The limit is for the meeting. That this rank's turn came late, or other ranks, is no fault of it.
+  // The limit is for the meeting; waiting for this rank's turn or for late ranks does not count.
   return meet(from, members, members[0], ids.value()[static_cast<size_t>(members[0])], deadline.but_from(called_ns));
 }
 
@@ -85,19 +85,19 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
   });
 }
 
-// What the leader of a listed group, its lowest rank, tells the others: the id, and the list, so that they see whether
-// they mean the same.
+// What the leader of a listed group (its lowest rank) sends to the others: the id, and the list, so that they can check
+// that theirs is the same.
 struct Invitation {
   UniqueId id;
   int32_t n_ranks;
   int32_t first_ranks[16];
-  uint64_t hash;  // of all of them
+  uint64_t hash;  // of the whole list
 };
 
 Invitation invitation_of(const std::vector<int>& members) {
   Invitation made{};
   made.n_ranks = static_cast<int32_t>(members.size());
-  made.hash = 14695981039346656037u;  // FNV-1a, a rank at a time
+  made.hash = 14695981039346656037u;  // FNV-1a, one rank at a time
   for (const int rank : members) made.hash = (made.hash ^ static_cast<uint32_t>(rank)) * 1099511628211u;
   std::copy_n(members.begin(), std::min(members.size(), std::size(made.first_ranks)), made.first_ranks);
   return made;
@@ -175,7 +175,7 @@ bool is_given(const UniqueId& id) {
   return std::any_of(std::begin(id.bytes), std::end(id.bytes), [](uint8_t byte) { return byte != 0; });
 }
 
-// The ranks of `comm` tell each other the id that some of them have.
+// Distributes the id that one or more ranks of `comm` were given to all of them.
 Result<UniqueId> agree_on_id(const Use& comm, uint64_t ticket, const UniqueId& mine) {
   TUTTI_TRY_ASSIGN(const auto ids, gather_all(comm, ticket, mine));
   const auto first = std::find_if(ids.begin(), ids.end(), is_given);
@@ -206,7 +206,7 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
   return create_from(from, newcomm, [=](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
     const int64_t called_ns = now_ns();
     const auto agreed = agree_on_id(from->comm, from->tickets[0], id);
-    // The limit is for the meeting, not for the turn, or for who comes late to the agreement.
+    // The limit is for the meeting; waiting for the turn or for ranks that agree late does not count.
     const Deadline limit = deadline.but_from(called_ns);
     const CommOptions& options = from->config.options;
     if (!agreed && is_given(id))

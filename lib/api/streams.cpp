@@ -10,19 +10,19 @@
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
 
-// Handles are numbers that are given out once, in the clothes of addresses; what they stand for is in the tables below.
+// Handles are numbers that are given out once, cast to pointers; the tables below map them to objects.
 struct tuttiStream {};
 struct tuttiEvent {};
 
 namespace {
 
-// Streams and events share them, so that one is not taken for the other; small numbers are no handles. In a child those
-// that were given out before are its parent's.
+// Streams and events share the numbers, so that one is not taken for the other; small numbers are no handles. In a
+// forked child, numbers given out before the fork belong to the parent.
 constexpr uintptr_t kFirstNumber = 1 << 20;
 std::atomic<uintptr_t> g_given{kFirstNumber}, g_of_parent{kFirstNumber};
 
-// The live things of one kind by handle. A call keeps a shared owner, so that a handle that is destroyed meanwhile does
-// no harm. Never destroyed: other threads may outlive main.
+// The live streams or events, by handle. A call shares ownership of the object, so that destroying the handle meanwhile
+// does no harm. The table is never destroyed: other threads may outlive main.
 template <class Handle, class Thing>
 class Live {
  public:
@@ -86,16 +86,16 @@ Result<void> create_stream(tuttiStream_t* handle) {
 Result<void> add_callback(tuttiStream_t handle, tuttiStreamCallback_t callback, void* user_data) {
   if (callback == nullptr) return invalid_argument("callback is NULL");
   TUTTI_TRY_ASSIGN(const auto stream, streams().find(handle));
-  // The work belongs to the stream, so the stream outlives it: no owner, which would be a circle.
+  // The stream owns and outlives this work, so a raw pointer is safe; a shared one would be a reference cycle.
   stream->enqueue([handle, callback, user_data, s = stream.get()]() -> Result<void> {
-    const auto state = s->query();  // with no error this work itself still runs
+    const auto state = s->query();  // kInProgress if there is no error, since this work still runs
     callback(handle, state.error().code == Code::kInProgress ? tuttiSuccess : finish(state.error()), user_data);
     return {};
   });
   return {};
 }
 
-// On no stream everything is done when a call returns, so the point is reached at once.
+// With no stream everything is done when a call returns, so the event is reached at once.
 Result<void> record(tuttiEvent_t event_handle, tuttiStream_t stream_handle) {
   TUTTI_TRY_ASSIGN(auto event, events().find(event_handle));
   if (stream_handle == nullptr) {
@@ -111,7 +111,7 @@ Result<void> record(tuttiEvent_t event_handle, tuttiStream_t stream_handle) {
     });
     return {};
   });
-  if (!queued) event->reach(record);  // or who waits for it would wait for ever
+  if (!queued) event->reach(record);  // or threads that wait for it would wait for ever
   return queued;
 }
 
@@ -143,7 +143,7 @@ void tutti::api::end_queued(tuttiComm_t comm) {
   };
   std::map<uint64_t, Stream::Work> taken;
   for (const auto& stream : streams().all()) stream->take_out(comm, instead, &taken);
-  for (const auto& [ticket, work] : taken) (void)work();  // each in its turn, which others may wait for
+  for (const auto& [ticket, work] : taken) (void)work();  // each at its turn, because others may wait for these turns
 }
 
 extern "C" {

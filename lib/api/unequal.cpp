@@ -21,7 +21,7 @@ std::string block_text(const char* counts, const char* displs, size_t r, uint64_
                 static_cast<unsigned long long>(at));
 }
 
-// Where a block ends, in bytes.
+// The end of a block, in bytes.
 Result<size_t> block_end(uint64_t count, uint64_t at, DataType dtype, const std::string& text) {
   uint64_t end = 0;
   if (__builtin_add_overflow(at, count, &end) || !buffer_bytes(end, dtype, 1))
@@ -29,7 +29,7 @@ Result<size_t> block_end(uint64_t count, uint64_t at, DataType dtype, const std:
   return end * dtype_bytes(dtype);
 }
 
-// The blocks lie within 2^63 bytes and do not overlap. Where an empty one is does not matter.
+// The blocks must lie within 2^63 bytes and not overlap. The position of an empty block does not matter.
 Result<void> check_blocks(const Operation::Unequal& blocks, const char* displs, DataType dtype) {
   const auto text = [&](size_t r) { return block_text("recvcounts", displs, r, blocks.elems[r], blocks.at[r]); };
   std::vector<size_t> order;
@@ -45,7 +45,7 @@ Result<void> check_blocks(const Operation::Unequal& blocks, const char* displs, 
   return {};
 }
 
-// The input lies apart from every block, or is this rank's.
+// The input must overlap no block, or be this rank's block.
 Result<void> check_gathered(const void* send, uint64_t send_bytes, const void* recv, const Operation::Unequal& blocks,
                             uint64_t own_at, size_t elem_bytes) {
   for (size_t r = 0; r < blocks.elems.size(); r++) {
@@ -56,7 +56,7 @@ Result<void> check_gathered(const void* send, uint64_t send_bytes, const void* r
   return {};
 }
 
-// What is written overlaps nothing else.
+// A block that is written must overlap no other block.
 Result<void> check_apart(const std::vector<Message>& messages) {
   struct Range {
     uintptr_t begin, end;
@@ -71,7 +71,7 @@ Result<void> check_apart(const std::vector<Message>& messages) {
   const auto text = [](const Message& m) {
     return format("%s's block for rank %d (%p)", m.sends ? "sendbuff" : "recvbuff", m.peer, m.data);
   };
-  Range sent{}, received{};  // those that reach farthest so far
+  Range sent{}, received{};  // the ranges with the largest end so far
   for (const Range& range : ranges) {
     const bool sends = range.message->sends;
     const Range* other = range.begin < received.end ? &received : !sends && range.begin < sent.end ? &sent : nullptr;
