@@ -1,4 +1,4 @@
-// What ranks settle among themselves: the outcome of a step, and that they mean the same.
+// What ranks agree on: the outcome of a step, and that their models and options are the same.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ struct Group {
   int size = 1;
 };
 
-// `comm` is in host memory.
+// `comm` must be in host memory.
 Status find_group(tuttiComm_t comm, Group* group);
 
-// For the words of those whose communicator is on a GPU: the same ranks in host memory. Making and ending it is
-// collective.
+// A communicator of the same ranks in host memory, for the messages of ranks whose communicator is on a GPU. Creating
+// and destroying it is collective.
 struct EndTwin {
   void operator()(tuttiComm_t comm) const;
 };
 using HostTwin = std::unique_ptr<tuttiComm, EndTwin>;
 Status make_twin(tuttiComm_t comm, HostTwin* twin);
 
-// How a step goes on this rank: the first error, whichever thread meets it.
+// The outcome of a step on this rank: the first error, whichever thread meets it.
 class Outcome {
  public:
   void note(const Status& status) {
@@ -48,27 +48,27 @@ class Outcome {
   Status first_;
 };
 
-// Success if `mine` is one on all ranks; else the error of the highest rank that has one, on all ranks. By the way,
-// flags[i] becomes the largest of all ranks' flags[i]. If the communicator fails, its error.
+// Success if `mine` is success on all ranks; otherwise, on all ranks, the error of the highest rank that has one. In
+// the same exchange flags[i] becomes the maximum of all ranks' flags[i]. If the communicator fails, its error.
 Status agree(const Group& group, const Status& mine, std::vector<int32_t>* flags = nullptr);
 
-// The lines are the same on all ranks, or an error with the first line that differs and who has what.
+// Success if the lines are the same on all ranks, else an error with the first line that differs and each rank's text.
 Status same_lines(const Group& group, const std::vector<std::string>& lines);
 
 // Each rank's `mine` in the order of ranks.
 Status gather(const Group& group, const std::vector<uint64_t>& mine, std::vector<uint64_t>* all);
 
-// Uneven inputs: of those that may join, the ranks that have input for a step lead it, and those that have joined
+// Uneven inputs (if joining is allowed): the ranks that have input for a step lead it, and those that have joined
 // follow.
 class Attendance {
  public:
   explicit Attendance(bool may_join) : may_join_(may_join) {}
-  // Before a step: whether this rank follows, and if not, whether it has yet to learn its graph.
+  // Collective, before a step: `follows`: this rank has joined; `learns`: it leads, and does not know its graph yet.
   Status meet(const Group& group, bool follows, bool learns);
   bool follows() const { return follows_; }
   bool anybody_leads() const { return anybody_leads_; }
   bool anybody_learns() const { return anybody_learns_; }
-  // The lowest of those that lead, or led last: its buffers and its order of gradients count.
+  // The lowest rank that leads, or led last: its buffers and its order of gradients count.
   int leader() const { return leader_; }
 
  private:
@@ -77,7 +77,7 @@ class Attendance {
   int leader_ = 0;
 };
 
-// A fast hash for finding out that bytes differ.
+// A fast hash for detecting that bytes differ.
 uint64_t hash_bytes(const void* data, size_t bytes);
 
 }  // namespace tutti::ddp

@@ -1,8 +1,8 @@
-// Where gradients lie, and what is done with them there: the host's memory, or a CUDA device.
+// Where gradients lie, and the operations on them there: the host's memory, or a CUDA device.
 //
-// What is done takes its turn in one of two queues: the caller's, in which gradients come to be and are used, and the
-// averager's own, in which they are averaged. On a GPU these are streams, and nothing here waits for them but
-// synchronize(); on the host everything is done when a call returns.
+// Operations take their turn in one of two queues: the caller's, in which gradients are computed and used, and the
+// averager's own, in which they are averaged. On a GPU these are streams, and only synchronize() waits for them; on the
+// host everything is done when a call returns.
 //
 // Threads: begin_bucket, end_bucket, look and what a hook does on the averager's own thread; all others one at a time.
 #pragma once
@@ -17,22 +17,22 @@ namespace tutti::ddp {
 
 enum class Queue : uint8_t { kCaller, kOwn };
 
-// Elements in a row.
+// Contiguous elements.
 struct Span {
   void* at = nullptr;
   size_t count = 0;
   tuttiDataType_t type = tuttiFloat32;
 };
 
-// What can be checked about elements.
+// What look() finds out about elements.
 enum class Look : uint8_t {
   kNonFinite,  // the index of the first Inf or NaN, or kNoIndex
-  kDigest      // a number that differs, as a rule, where bytes do
+  kDigest      // a hash of the bytes
 };
 inline constexpr uint64_t kNoIndex = ~uint64_t{0};
 
-// A matrix that is compressed. It is stored by rows, P and Q by columns; `start` is the Q that the next step starts
-// from.
+// A matrix that is compressed. It is stored by rows, P and Q by columns; `start` is the Q from which the next step
+// starts.
 struct Factors {
   float *data, *error, *start, *p, *q;
   size_t rows, columns, rank;
@@ -41,10 +41,10 @@ struct Factors {
 enum class FactorStep : uint8_t {
   kProject,  // error += data; P = error * start
   kFindQ,    // P's columns become orthonormal; Q = error^T P
-  kRebuild   // data = P Q^T; error -= data; start = Q's columns, made one long, but for zeros
+  kRebuild   // data = P Q^T; error -= data; start = Q's columns, normalised, except zero ones
 };
 
-// In seconds: of the last step whose times are known, and of all.
+// In seconds: the last step whose times are known, and the total of all steps.
 struct Times {
   struct Sum {
     double backward = 0, comm = 0, exposed = 0;
@@ -65,18 +65,18 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  int number() const { return number_; }  // TUTTI_DDP_HOST, or the CUDA device's
-  // For operations on what lies here.
+  int number() const { return number_; }  // TUTTI_DDP_HOST, or the CUDA device's number
+  // For operations on this device's memory.
   tuttiComm_t comm() const { return comm_; }
   virtual tuttiStream_t stream(Queue queue) const = 0;
-  // The caller's queue from now on.
+  // Sets the caller's queue.
   virtual Status set_stream(tuttiStream_t stream) = 0;
 
   // Zeroed memory that operations need not copy; freed when nothing uses it any more.
   virtual Status allocate(void** at, size_t bytes) = 0;
   virtual void free(void* at) = 0;
 
-  // From or to the host's memory as well, which then has to live until synchronize().
+  // Either may be in the host's memory, which must then live until synchronize().
   virtual Status copy(void* to, const void* from, size_t bytes, Queue queue) = 0;
   virtual Status zero(void* at, size_t bytes) = 0;  // in the caller's queue
   virtual Status look(Look what, const std::vector<Span>& spans, Queue queue, uint64_t* found) = 0;
@@ -84,8 +84,9 @@ class Device {
   virtual Status convert(const Span& from, const Span& to) = 0;
   virtual Status factor(FactorStep step, const std::vector<Factors>& matrices) = 0;
 
-  // A step: what the caller's queue did before mark_filled(b) comes before what follows begin_bucket(b), and what that
-  // did before end_step() before what the caller's queue does then. end_backward() is for the times alone.
+  // A step. The caller's queue before mark_filled(b) happens before what follows begin_bucket(b) in the own queue, and
+  // the own queue before end_step() happens before what follows that in the caller's. end_backward() only takes the
+  // time.
   virtual Status begin_step(size_t n_buckets) = 0;
   virtual Status begin_backward() = 0;
   virtual Status mark_filled(size_t bucket) = 0;
@@ -94,7 +95,7 @@ class Device {
   virtual Status end_bucket(size_t bucket) = 0;
   virtual Status end_step() = 0;
 
-  // Waits for both queues; then what was looked for is found, and memory may be freed.
+  // Waits for both queues; then look()'s results have been written, and memory may be freed.
   virtual Status synchronize() = 0;
   virtual Times times() = 0;
 
@@ -105,7 +106,7 @@ class Device {
 
 std::unique_ptr<Device> make_host_device(tuttiComm_t comm);
 void factor_on_host(FactorStep step, const Factors& matrix);
-// `comm` is on the CUDA device. Between two calls of synchronize() at most `most_looks` numbers are looked for.
+// `comm` is on the CUDA device. Between two calls of synchronize(), look() is asked for at most `most_looks` results.
 Status make_cuda_device(tuttiComm_t comm, int device, size_t most_looks, std::unique_ptr<Device>* made);
 
 }  // namespace tutti::ddp

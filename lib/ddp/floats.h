@@ -1,5 +1,5 @@
-// 16-bit floats and back, rounding to nearest even. Without branches that depend on the number, so that loops over them
-// become vector code.
+// Conversion to 16-bit floats and back, rounding to nearest even. Branch-free in the value, so that loops over these
+// functions are vectorised.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ inline uint16_t to_float16(float value) {
   constexpr uint32_t kInfinity = 0x7f800000, kSmallestNormal = (127 - 14) << 23, kTooLarge = 0x477ff000;  // 65520
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000, size = bits & 0x7fffffff;
-  // Where the last bit of the sum stands for 2^-24, the CPU's addition rounds as a subnormal has to be rounded.
+  // The sum's last bit stands for 2^-24, so the CPU's addition rounds exactly as a subnormal must be rounded.
   const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3f000000;
   const uint32_t normal = (size - ((127 - 15) << 23) + 0xfff + ((size >> 13) & 1)) >> 13;
   const uint32_t large = size > kInfinity ? 0x7e00 : 0x7c00;
@@ -31,7 +31,7 @@ inline uint16_t to_float16(float value) {
 
 inline float from_float16(uint16_t bits) {
   const uint32_t size = uint32_t{bits} & 0x7fff, sign = (uint32_t{bits} & 0x8000) << 16;
-  // The exponents differ by 112; a product gets subnormals right, too.
+  // The exponent biases differ by 112; multiplying converts subnormals correctly, too.
   const auto scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(size << 13) * 0x1p112f);
   const uint32_t special = 0x7f800000 | (size << 13);
   return std::bit_cast<float>(sign | (size >= 0x7c00 ? special : scaled));

@@ -1,4 +1,4 @@
-// Which parameters a step uses: its marks, and what steps before it say of them.
+// Which parameters a step uses: its marks, and what earlier steps say about them.
 //
 // Threads: both are guarded by the averager's mutex. While tuttiDdpWait ends a step nothing changes here.
 #pragma once
@@ -14,7 +14,7 @@ namespace tutti::ddp {
 
 enum class Mark : uint8_t { kNone, kReady, kUnused };
 
-// Which gradients there are, in which order they came, and which buckets have all of theirs.
+// Which gradients are marked, in which order they were marked, and which buckets are full.
 class Marks {
  public:
   explicit Marks(size_t n_params) : used_before_(n_params) {}
@@ -28,17 +28,17 @@ class Marks {
   size_t size() const { return used_before_.size(); }
   Mark operator[](size_t param) const { return marks_[param]; }
   const std::vector<size_t>& order() const { return order_; }
-  // What counts as its mark: a gradient of steps without synchronisation is there, though this step adds nothing to it.
+  // Returns the mark that counts: a gradient accumulated without synchronisation is ready, even if unused in this step.
   Mark set(size_t param, Mark kind) {
     order_.push_back(param);
     return marks_[param] = used_before_[param] ? Mark::kReady : kind;
   }
-  // One more gradient lies in the bucket. Whether that was the last one.
+  // One more gradient is in the bucket. Returns whether it was the last one.
   bool fill(size_t bucket) { return --pending_[bucket] == 0; }
   bool is_full(size_t bucket) const { return pending_[bucket] == 0; }
   void fill_all() { std::fill(pending_.begin(), pending_.end(), 0); }
 
-  // A step without synchronisation used it; until drop_accumulated().
+  // A step without synchronisation used `param`; remembered until drop_accumulated().
   void accumulate(size_t param) { used_before_[param] = true; }
   bool has_accumulated(size_t param) const { return used_before_[param]; }
   void drop_accumulated() { used_before_.assign(used_before_.size(), false); }
@@ -46,18 +46,18 @@ class Marks {
  private:
   std::vector<Mark> marks_;
   std::vector<size_t> order_;
-  std::vector<size_t> pending_;  // of each bucket, gradients
+  std::vector<size_t> pending_;  // by bucket: missing gradients
   std::vector<bool> used_before_;
 };
 
-// Which parameters are used, here and by any rank, for ranks to leave alone what nobody uses. With findUnused they tell
-// each other in every step. With staticGraph a rank uses in every step what it used in the first one of its own, and
-// they tell each other once; a rank that joined before its first step learns its graph later than the others.
+// Which parameters are used by this rank and by any rank, so that gradients nobody uses are left alone. With findUnused
+// the ranks exchange this in every step. With staticGraph a rank uses in every step what it used in its own first one,
+// and the ranks exchange it once; a rank that joined before its first step learns its graph later than the others.
 class Graph {
  public:
   explicit Graph(const tuttiDdpConfig_t& config)
       : is_static_(config.staticGraph != 0), finds_unused_(config.findUnused != 0) {}
-  // This rank's is static, and not known yet.
+  // This rank's graph is static, and not known yet.
   bool learns() const { return is_static_ && never_used_.empty(); }
   bool never_uses(size_t param) const { return !never_used_.empty() && never_used_[param]; }
   Status check(const Replica& replica, size_t param, Mark kind) const {
@@ -68,9 +68,10 @@ class Graph {
                          "; where that changes, set findUnused instead of staticGraph");
   }
 
-  // `learning`: some rank is, in this step.
+  // `learning`: some rank learns its graph in this step.
   void begin_step(bool learning) { tells_ = is_static_ ? learning : finds_unused_; }
-  // Of each parameter what this rank tells the others, if it does in this step; then take() what all told together.
+  // What this rank tells the others, by parameter; empty if they exchange nothing in this step. take() gets the
+  // maximum.
   std::vector<int32_t> used_here(const Marks& marks) const {
     std::vector<int32_t> used;
     for (size_t i = 0; tells_ && i < marks.size(); i++)
@@ -87,8 +88,8 @@ class Graph {
  private:
   const bool is_static_, finds_unused_;
   bool tells_ = false;
-  std::vector<bool> never_used_;  // here; empty until it is known
-  std::vector<int32_t> used_;     // somewhere
+  std::vector<bool> never_used_;  // by this rank; empty until known
+  std::vector<int32_t> used_;     // by any rank
 };
 
 }  // namespace tutti::ddp

@@ -1,4 +1,4 @@
-// Memory of a device.
+// Owned memory of a device.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@ namespace tutti::ddp {
 
 class Memory {
  public:
-  // Zeroed. What was held before is freed.
+  // The new memory is zeroed; any held before is freed.
   Status allocate(Device& device, size_t bytes) {
     at_.reset();
     void* at = nullptr;
@@ -17,7 +17,7 @@ class Memory {
     at_ = std::unique_ptr<char, Free>(static_cast<char*>(at), {&device, bytes});
     return allocated;
   }
-  // At least so many bytes, with any content.
+  // Ensures at least n bytes, with any content.
   Status reserve(Device& device, size_t n) { return n <= bytes() ? Status() : allocate(device, n); }
 
   char* data() const { return at_.get(); }

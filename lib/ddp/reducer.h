@@ -1,14 +1,14 @@
 // The averager behind a tuttiDdp_t.
 //
-// A step goes from begin to wait. In between gradients are marked, by any threads; whoever marks the last one of a
-// bucket that is next in order hands it to the stream (hook_stream.h), whose thread runs the hook. So operations run
-// one after the other in the order of buckets, whatever the order of marks. wait launches what is left, waits for the
-// stream, and lets all ranks agree on how the step went.
+// A step goes from begin to wait. In between, gradients are marked, by any thread; the thread that marks the last
+// gradient of the next bucket in order hands the bucket to the stream (hook_stream.h), whose thread runs the hook. So
+// operations run one after the other in bucket order, whatever the order of marks. wait launches the remaining buckets,
+// waits for the stream, and lets all ranks agree on the outcome of the step.
 //
 // Threads: mark, gradient and stats from any thread; the others one at a time. `mutex_` guards what marks touch.
 //
-// Gradients on a GPU go the same way, but what the thread does there is to put a bucket's work into the device's own
-// queue (device.h), and wait waits until that is done, not for the work.
+// Gradients on a GPU take the same path, but the stream's thread only puts a bucket's work into the device's own queue
+// (device.h), and wait waits until that is done, not for the work itself.
 #pragma once
 
 #include <mutex>
@@ -21,7 +21,7 @@ namespace tutti::ddp {
 class Reducer {
  public:
   explicit Reducer(Replica replica);
-  // Once, before all else: memory and the stream, and rank 0's parameters and buffers on all ranks.
+  // Once, before any other call: allocates memory, creates the stream, broadcasts rank 0's parameters and buffers.
   Status prepare();
   Status set_stream(tuttiStream_t stream);
 
@@ -40,12 +40,12 @@ class Reducer {
   tuttiDdpStats_t stats();
 
  private:
-  // kReducing: from the first mark on; kWaiting: in wait, when everything was marked that will be.
+  // kReducing: from the first mark on; kWaiting: in wait, once no more marks are accepted.
   enum class Phase { kIdle, kAccumulating, kForward, kReducing, kWaiting };
 
   Status need_idle(const char* what) const;
 
-  // Of begin and join, which is a follower's begin.
+  // Parts of begin and join, which is a follower's begin.
   Status open_step();
   Status rebuild();
   Status build_buckets(const std::vector<size_t>& order);  // collective
@@ -54,9 +54,9 @@ class Reducer {
   Status check_mark(size_t index, Mark kind) const;
   void set_mark(size_t index, Mark kind);
   void settle_unmarked();
-  void note_all(Status (Device::*does)());  // of all devices
+  void note_all(Status (Device::*does)());  // on all devices
 
-  // Of wait.
+  // Parts of wait.
   Status close_step();
   Status finish_step();
 
@@ -64,16 +64,16 @@ class Reducer {
   Attendance present_;
   int no_sync_depth_ = 0;
 
-  mutable std::mutex mutex_;  // and while buckets_ is replaced
+  mutable std::mutex mutex_;  // also held while buckets_ is replaced
   Phase phase_ = Phase::kIdle;
   Buckets buckets_;
   Graph graph_;
   Marks marks_;
   tuttiDdpStats_t stats_ = TUTTI_DDP_STATS_INITIALIZER;
 
-  Outcome outcome_;  // of the step
+  Outcome outcome_;  // of the present step
   Checks checks_;
-  HookStream hooks_;  // ends before what it uses
+  HookStream hooks_;  // last, so destroyed before the members that it uses
 };
 
 }  // namespace tutti::ddp

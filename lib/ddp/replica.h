@@ -1,4 +1,4 @@
-// A rank's replica of the model: what it trains, with whom, and where that lies. Once made it stays as it is.
+// A rank's replica of the model: what it trains, with which ranks, and where it lies. Constant once created.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@
 namespace tutti::ddp {
 
 struct Replica {
-  HostTwin twin;  // what the group's communicator is, if not the user's
+  HostTwin twin;  // owns the group's communicator if that is not the user's
   Group group;
-  std::unique_ptr<Device> host, cuda;  // cuda: null without one; they outlive whose memory is there
+  std::unique_ptr<Device> host, cuda;  // cuda: may be null; both outlive the memory allocated on them
   tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
   std::vector<Tensor> params, buffers;
 
@@ -24,7 +24,7 @@ struct Replica {
     return {host.get(), cuda.get()};
   }
   std::string name(size_t param) const { return name_of("parameter", param, params[param]); }
-  // Waits for what goes on in GPUs.
+  // Waits for the GPU's work.
   Status synchronize() const {
     for (Device* device : devices())
       if (Status s = device->synchronize(); !s) return s;

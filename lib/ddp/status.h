@@ -1,4 +1,4 @@
-// ddp: gradients in buckets, averaged while the backward pass runs. It stands on the public headers alone, as a user's
+// ddp: gradients in buckets, averaged while the backward pass runs. It uses the public headers only, as a user's
 // program could, and therefore has an error type of its own. reducer.h is the main header.
 #pragma once
 
@@ -30,7 +30,7 @@ class [[nodiscard]] Status {
   std::optional<Error> error_;
 };
 
-// A call of tutti.h: its code and its sentence.
+// The result of a function of tutti.h, with its sentence.
 inline Status library(tuttiResult_t result) {
   if (result == tuttiSuccess) return {};
   return Error{result, tuttiGetLastError(nullptr)};
@@ -58,10 +58,10 @@ __attribute__((format(printf, 1, 2))) inline std::string text(const char* fmt, .
 
 // ---- the C functions ----
 
-// Remembers the sentence for tuttiDdpGetLastError and gives the code.
+// Remembers the sentence for tuttiDdpGetLastError and returns the code.
 tuttiResult_t finish(const Status& status);
 
-// The end of all exceptions.
+// Runs the body of an API function; exceptions end here and become codes.
 template <class Body>
 tuttiResult_t guarded(Body&& body) noexcept {
   try {

@@ -1,4 +1,4 @@
-// What the caller trains, as it was given to tuttiDdpCreate.
+// A parameter or buffer, as the caller gave it to tuttiDdpCreate.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tutti::ddp {
 
-// Bytes of an element; 0 for what is no type.
+// Bytes of an element; 0 for an invalid type.
 size_t element_bytes(tuttiDataType_t type);
 const char* type_name(tuttiDataType_t type);
 
@@ -33,7 +33,7 @@ Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* wh
 // "parameter 3 'encoder.weight'".
 std::string name_of(const char* what, size_t index, const Tensor& tensor);
 
-// What has to be the same on all ranks: "parameter 3 'encoder.weight' of float32 [64, 32], gradient float32".
+// What must be the same on all ranks: "parameter 3 'encoder.weight' of float32 [64, 32], gradient float32".
 std::string describe(const char* what, size_t index, const Tensor& tensor);
 
 }  // namespace tutti::ddp

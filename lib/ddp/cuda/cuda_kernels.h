@@ -1,4 +1,4 @@
-// This header: kernels for gradients on their way into a stream, as many items at a time as their argument holds.
+// This header: launches kernels on gradients in a stream, each with as many items as a kernel's argument holds.
 #pragma once
 
 #include <vector>
@@ -24,13 +24,13 @@ class CudaKernels {
     return launch(call);
   }
 
-  // `found` is on the device and zero; of what is looked for there, kNonFinite is the complement.
+  // `found` is on the device and zero; for kNonFinite the kernel stores the complement of the index.
   Result<void> look(Look what, const std::vector<Span>& spans, uint64_t* found) {
     cuda::SpanCall call;
     call.step = what == Look::kNonFinite ? cuda::SpanStep::kNonFinite : cuda::SpanStep::kDigest;
     for (const Span& span : spans) {
       const auto type = static_cast<DataType>(span.type);
-      // A launch looks at one type; to a digest all are bytes.
+      // A launch handles one type; a digest sees only bytes.
       if (call.n_items == cuda::kMaxSpans || (what == Look::kNonFinite && call.wide != type)) TUTTI_TRY(launch(call));
       call.wide = type;
       const uint64_t elems = what == Look::kNonFinite ? span.count : span.count * element_bytes(span.type);
@@ -58,7 +58,7 @@ class CudaKernels {
     return launch(call);
   }
 
-  // Empties the call.
+  // Launches the call, then empties it.
   template <class Call>
   Result<void> launch(Call& call) {
     auto ran = run_tiles(port_, call, most_blocks_, stream_);
