@@ -469,9 +469,8 @@ TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
 /* ---- groups of calls ------------------------------------------------------------------------------------------- */
 
 /* From here to tuttiGroupEnd, calls of operations on this thread are only checked and collected; so are
- * tuttiCommFinalize and the functions that create a communicator, except tuttiCommInitAll and calls that continue in
- * the background, which begin at once. Groups nest; only the outermost end counts. Does not block; per thread. Errors:
- * none. */
+ * tuttiCommFinalize and functions that create a communicator, except tuttiCommInitAll and calls that continue in the
+ * background, which begin at once. Groups nest; the outermost end counts. Does not block; per thread. Errors: none. */
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
 
 /* Runs the collected calls: first the creations and finalizations, concurrently, but those on one communicator in the

@@ -58,8 +58,7 @@ class Use {
   Communicator* comm_ = nullptr;
 };
 
-// The same for an operation that runs at once if nobody else uses the handle: takes its turn, too. False if there is no
-// usable communicator, or another user.
+// The same with the turn for an operation that runs at once. False without a usable communicator, or if others use it.
 class Alone {
  public:
   explicit Alone(tuttiComm_t handle) {

@@ -7,7 +7,7 @@
 namespace tutti::ddp {
 namespace {
 
-// An error on its way between ranks. Longer sentences are cut.
+// An error as a message between ranks. Longer sentences are cut.
 struct Notice {
   int32_t code = 0;
   std::array<char, 1020> sentence{};
@@ -42,9 +42,9 @@ std::string who_has_what(const std::vector<std::string>& texts) {
   return out;
 }
 
-// The error about line `index`, which differs.
+// The error for line `index`, which differs between ranks.
 Status disagreement(const Group& group, const std::vector<std::string>& lines, size_t index) {
-  std::array<char, 1024> mine{};  // a name, and its shape behind it
+  std::array<char, 1024> mine{};  // room for a name and a shape
   const std::string line = index < lines.size() ? lines[index] : "nothing in its place";
   line.copy(mine.data(), mine.size() - 1);
   std::vector<char> all(mine.size() * static_cast<size_t>(group.size));
@@ -73,7 +73,7 @@ Status make_twin(tuttiComm_t comm, HostTwin* twin) {
   return split;
 }
 
-// A peer may still need what this rank holds for it.
+// Finalizes first, because a peer may still need this rank's connections.
 void EndTwin::operator()(tuttiComm_t comm) const {
   static_cast<void>(tuttiCommFinalize(comm));
   static_cast<void>(tuttiCommDestroy(comm));
@@ -97,7 +97,7 @@ Status gather(const Group& group, const std::vector<uint64_t>& mine, std::vector
 Status same_lines(const Group& group, const std::vector<std::string>& lines) {
   std::vector<uint64_t> counts;
   if (Status s = gather(group, {lines.size()}, &counts); !s) return s;
-  // Ranks with fewer lines have hashes of nothing at the end.
+  // Ranks with fewer lines fill up with zeros.
   std::vector<uint64_t> mine(*std::max_element(counts.begin(), counts.end())), all;
   for (size_t i = 0; i < lines.size(); i++) mine[i] = hash_bytes(lines[i].data(), lines[i].size());
   if (Status s = gather(group, mine, &all); !s) return s;

@@ -58,8 +58,7 @@ Status same_lines(const Group& group, const std::vector<std::string>& lines);
 // Each rank's `mine` in the order of ranks.
 Status gather(const Group& group, const std::vector<uint64_t>& mine, std::vector<uint64_t>* all);
 
-// Uneven inputs (if joining is allowed): the ranks that have input for a step lead it, and those that have joined
-// follow.
+// Uneven inputs (if joining is allowed): ranks that have input for a step lead it, those that have joined follow.
 class Attendance {
  public:
   explicit Attendance(bool may_join) : may_join_(may_join) {}

@@ -6,14 +6,14 @@
 namespace tutti::ddp {
 namespace {
 
-// They have no memory yet.
+// Returns the buckets without memory.
 std::vector<Bucket> plan_buckets(const Replica& replica, const std::vector<size_t>& order) {
   struct Open {
     Bucket bucket;
     size_t limit_bytes;
   };
   constexpr size_t kAlignmentBytes = 64;
-  // One for each kind, in an order that is the same on all ranks, whose devices have numbers of their own.
+  // One open bucket per kind, in the same order on all ranks: by whether it is on a device, as device numbers differ.
   std::map<std::pair<tuttiDataType_t, bool>, Open> open;
   std::vector<Bucket> closed;
   for (const size_t param : order) {

@@ -37,8 +37,7 @@ class Buckets {
   // Before averaging: a gradient outside the bucket is copied into its slot. The slot of one that is not used becomes
   // zero; if the gradient lies in the slot, it is saved first.
   Status fill(const Replica& replica, size_t param, bool is_used);
-  // After averaging: copies the average to a gradient outside the bucket or, if no rank used it, restores the saved
-  // one.
+  // After averaging: copies the average to a gradient outside the bucket or, if no rank used it, restores a saved one.
   Status take_back(const Replica& replica, size_t param, bool is_used) const;
 
   size_t bytes() const;

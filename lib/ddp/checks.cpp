@@ -46,7 +46,7 @@ Status Checks::compare_ranks(const Buckets& buckets, const Attendance& present) 
     if (Status s = replica_.device(param.device).look(Look::kDigest, spans, Queue::kCaller, &mine[2 * i]); !s) return s;
   }
   if (Status s = replica_.synchronize(); !s) return s;
-  mine.push_back(present.follows() ? 1 : 0);  // then its parameters are old until it has joined
+  mine.push_back(present.follows() ? 1 : 0);  // a follower's parameters are old until tuttiDdpJoin ends
   if (Status s = gather(group, mine, &all); !s) return s;
   const uint64_t* const leaders = &all[static_cast<size_t>(present.leader()) * mine.size()];
   for (size_t i = 0; i + 1 < mine.size(); i++) {

@@ -1,4 +1,4 @@
-// Data sets from the rank that has them to the others.
+// Broadcasting and scattering data sets from the rank that has them.
 #include <algorithm>
 
 #include "agree.h"
@@ -39,8 +39,8 @@ Status check_data(const tuttiDdpData_t* data) {
   return {};
 }
 
-// Every rank learns what the root has, as a struct without memory, or what is wrong with any rank's arguments. `place`
-// is for the result, *header as it was initialised.
+// Every rank learns the root's struct, without its memory, or what is wrong with any rank's arguments. `place` is for
+// the result; *header must be initialised.
 Status share_header(const Group& group, int root, const tuttiDdpData_t* data, const tuttiDdpData_t* place,
                     tuttiDdpData_t* header) {
   Status mine;
@@ -64,7 +64,7 @@ Status broadcast_bytes(const Group& group, int root, const void* from, void* to,
   return library(tuttiBroadcast(from, to, bytes, tuttiUint8, root, group.comm, nullptr));
 }
 
-// *place as the header says, with memory for `rows` rows, where this rank wants it. All ranks have it, or none.
+// Sets *place to the header, with memory for `rows` rows, if `wanted` on this rank. Succeeds on all ranks or on none.
 Status make_room(const Group& group, const tuttiDdpData_t& header, uint64_t rows, bool wanted, tuttiDdpData_t* place) {
   Status mine;
   tuttiDdpData_t fresh = header;
@@ -83,7 +83,7 @@ Status make_room(const Group& group, const tuttiDdpData_t& header, uint64_t rows
   return agreed;
 }
 
-// The data lie in the host's memory, and so does the communicator.
+// Finds the group; the communicator must be in host memory, like the data.
 Status find_host_group(tuttiComm_t comm, Group* group) {
   int device = -1;
   if (Status s = library(tuttiCommCuDevice(comm, &device)); !s) return s;
@@ -116,7 +116,7 @@ Rows rows_of(uint64_t rows, const Group& group, int rank) {
   return {r * each + std::min(r, more), each + (r < more ? 1 : 0)};
 }
 
-// The root sends every rank its rows, itself too.
+// The root sends every rank its rows, including itself.
 Status scatter_rows(const Group& group, int root, const tuttiDdpData_t& header, const void* all, void* part) {
   Status outcome = library(tuttiGroupStart());
   for (int rank = 0; group.rank == root && rank < group.size && outcome; rank++) {

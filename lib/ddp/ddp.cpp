@@ -18,7 +18,7 @@ struct tuttiDdp {};
 
 namespace {
 
-// The main thread's is destroyed before static objects are, whose destructors may still call.
+// The main thread's last_error is destroyed before static objects, whose destructors may still call these functions.
 constinit thread_local bool last_error_is_gone = false;
 struct LastError {
   std::string sentence;
@@ -27,8 +27,8 @@ struct LastError {
 thread_local LastError last_error;
 
 // The live handles: numbers that are given out once, so that a dead one does no harm. A call shares the ownership. A
-// child of the process has no threads of its parent's, and shares the gradients' memory with it.
-// Never destroyed: other threads may outlive main.
+// forked child has none of its parent's threads, and shares the gradients' memory with the parent, so `process` tells
+// whose a handle is. The table is never destroyed: other threads may outlive main.
 struct Owned {
   std::shared_ptr<Reducer> reducer;
   pid_t process = getpid();
@@ -44,8 +44,8 @@ Handles& handles() {
   return *all;
 }
 
-// Locked while the process forks: a child that asks for a handle is to be told that it is not its own. From the time
-// when the library is loaded, because a first use may meet another thread's fork.
+// The mutex is locked during a fork, so that a child can look up a handle and learn that it is the parent's. Installed
+// when the library is loaded, because a first use may race with another thread's fork.
 void unlock_handles() {
   handles().mutex.unlock();
 }
@@ -119,7 +119,7 @@ Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, int c
   if (given == nullptr && n > 0) return invalid_argument(text("%ss is NULL, but their number is %zu", what, n));
   try {
     out->resize(n);
-  } catch (const std::exception&) {  // the other ranks wait to be told
+  } catch (const std::exception&) {  // becomes an error that the other ranks are told
     return invalid_argument(text("%zu %ss are more than memory can hold", n, what));
   }
   for (size_t i = 0; i < n; i++)
@@ -127,7 +127,7 @@ Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, int c
   return {};
 }
 
-// What has to be the same on all ranks, most telling first.
+// What must be the same on all ranks, the most informative lines first.
 std::vector<std::string> lines_of(const Replica& replica) {
   const tuttiDdpConfig_t& c = replica.config;
   std::vector<std::string> lines;
@@ -144,7 +144,7 @@ std::vector<std::string> lines_of(const Replica& replica) {
   return lines;
 }
 
-// What goes wrong on one rank alone is told to the others before they wait for it.
+// An error of one rank alone is told to the others before they wait for that rank.
 Status create(tuttiDdp_t* handle, tuttiComm_t comm, const tuttiDdpTensor_t* params, size_t n_params,
               const tuttiDdpTensor_t* buffers, size_t n_buffers, const tuttiDdpConfig_t* config) {
   if (handle == nullptr) return invalid_argument("ddp is NULL");
@@ -190,7 +190,7 @@ tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp) {
   return guarded([&]() -> Status {
     std::shared_ptr<Reducer> last;
     if (Status s = find(ddp, &last, true); !s) return s;
-    // Other threads may still ask for statistics, which is short. Whoever is last waits for the buckets: this one.
+    // Other threads may still be in a short call, as for statistics. The last owner waits for the buckets: this thread.
     while (last.use_count() > 1) std::this_thread::yield();
     return {};
   });

@@ -31,8 +31,7 @@ enum class Look : uint8_t {
 };
 inline constexpr uint64_t kNoIndex = ~uint64_t{0};
 
-// A matrix that is compressed. It is stored by rows, P and Q by columns; `start` is the Q from which the next step
-// starts.
+// A matrix that is compressed. It is stored by rows, P and Q by columns; `start` is the initial Q of the next step.
 struct Factors {
   float *data, *error, *start, *p, *q;
   size_t rows, columns, rank;
@@ -84,9 +83,8 @@ class Device {
   virtual Status convert(const Span& from, const Span& to) = 0;
   virtual Status factor(FactorStep step, const std::vector<Factors>& matrices) = 0;
 
-  // A step. The caller's queue before mark_filled(b) happens before what follows begin_bucket(b) in the own queue, and
-  // the own queue before end_step() happens before what follows that in the caller's. end_backward() only takes the
-  // time.
+  // A step. What the caller's queue does before mark_filled(b) precedes what the own does after begin_bucket(b), and
+  // what that does before end_step() precedes what the caller's does afterwards. end_backward() only takes the time.
   virtual Status begin_step(size_t n_buckets) = 0;
   virtual Status begin_backward() = 0;
   virtual Status mark_filled(size_t bucket) = 0;

@@ -40,7 +40,7 @@ void HookStream::run_next() {
                                  .offsets = bucket.offsets.data()};
   outcome_.note(device.begin_bucket(index));
   outcome_.note(checks_.look(bucket, device));
-  // Whatever was before: the other ranks count on this bucket.
+  // Even after an error, because the other ranks need this rank's part of the bucket.
   outcome_.note(hook_->run(view, device, &reduced_bytes_));
   outcome_.note(device.end_bucket(index));
 }

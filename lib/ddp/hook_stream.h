@@ -1,5 +1,5 @@
-// The stream on whose thread the hook averages one bucket after the other: in bucket order on all ranks, whatever the
-// order of marks.
+// The stream on whose thread the hook averages the buckets: one after the other, in the same order on all ranks,
+// whatever the order of marks.
 //
 // Threads: running_, reduced_bytes_ and the contents of buckets belong to the stream's thread. Other threads touch
 // these only while nothing is queued, launch_full with the averager's mutex held.

@@ -1,4 +1,4 @@
-// The built-in hooks, but PowerSGD.
+// The built-in hooks except PowerSGD, and the user's.
 #include <map>
 
 #include "hook.h"
@@ -7,7 +7,7 @@
 namespace tutti::ddp {
 namespace {
 
-// Larger floats travel as 16-bit ones.
+// 32- and 64-bit floats travel as 16-bit ones.
 class Halve : public Hook {
  public:
   explicit Halve(tuttiDataType_t type) : type_(type) {}
@@ -26,7 +26,7 @@ class Halve : public Hook {
   std::map<Device*, Memory> scratch_;
 };
 
-// Floats travel as bytes.
+// 32-bit floats travel as bytes.
 class Quantise : public Hook {
  public:
   Quantise(tuttiDataType_t wire, bool feeds_back) : wire_(wire), feeds_back_(feeds_back) {}
@@ -39,7 +39,7 @@ class Quantise : public Hook {
     constexpr size_t kBlockElems = 128;
     *bytes += bucket.count + (bucket.count + kBlockElems - 1) / kBlockElems * sizeof(float);
     Memory& errors = errors_[bucket.index];
-    Status room;  // without it the average is made all the same: the other ranks count on this bucket
+    Status room;  // the average is made even without it: the other ranks need this rank's part of the bucket
     if (feeds_back_ && errors.bytes() == 0) room = errors.allocate(device, bucket.count * sizeof(float));
     const Status ran =
         library(tuttiAllReduceQuantized(bucket.data, bucket.data, bucket.count, tuttiFloat32, tuttiAvg, wire_,
@@ -50,7 +50,7 @@ class Quantise : public Hook {
  private:
   const tuttiDataType_t wire_;
   const bool feeds_back_;
-  std::map<size_t, Memory> errors_;  // of each bucket
+  std::map<size_t, Memory> errors_;  // by bucket
 };
 
 class UserHook : public Hook {

@@ -15,7 +15,7 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Bits that say how large a number is: all set means Inf or NaN.
+// A float whose exponent bits are all set is Inf or NaN.
 template <class Bits>
 uint64_t first_with_all(const Span& span, Bits exponent) {
   const auto* bits = static_cast<const Bits*>(span.at);
@@ -33,7 +33,7 @@ uint64_t first_non_finite(const Span& span) {
   }
 }
 
-// For the format with these functions, which are known here, so that the loops become vector code.
+// The conversion functions are template arguments, so that the loops are inlined and vectorised.
 template <uint16_t (*to_small)(float), float (*from_small)(uint16_t), class Wide>
 void convert_between(Wide* wide, uint16_t* small, size_t count, bool narrows) {
   if (narrows)

@@ -7,7 +7,7 @@
 namespace tutti::ddp {
 namespace {
 
-constexpr size_t kLanes = 8;  // sums side by side, so that they become vector code
+constexpr size_t kLanes = 8;  // independent partial sums, so that the loop is vectorised
 
 float dot(const float* a, const float* b, size_t n) {
   float sums[kLanes] = {};
@@ -24,7 +24,7 @@ void add_scaled(float* to, const float* from, float factor, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] += factor * from[i];
 }
 
-// Gram-Schmidt. A column that depends on those before it becomes zero: it has nothing to add.
+// Gram-Schmidt. A column that depends linearly on those before it becomes zero: it adds nothing.
 void orthonormalise(float* columns, size_t n_columns, size_t rows) {
   for (size_t c = 0; c < n_columns; c++) {
     float* column = columns + c * rows;
@@ -51,7 +51,7 @@ void find_q(const Factors& m) {
       add_scaled(m.q + k * m.columns, m.error + i * m.columns, m.p[k * m.rows + i], m.columns);
 }
 
-// Made one long: products with long ones leave a float's range. A column of zeros would be one in all steps to come.
+// Normalised, lest later products overflow. A zero or non-finite column is not kept: it could never recover.
 void keep_column(float* start, const float* column, size_t n) {
   const float size = dot(column, column, n);
   if (!(size > 0) || size - size != 0) return;
@@ -66,7 +66,7 @@ void rebuild(const Factors& m) {
   }
   for (size_t i = 0; i < m.rows * m.columns; i++) {
     const float left = m.error[i] - m.data[i];
-    m.error[i] = left - left == 0 ? left : 0;  // a NaN or Inf would be in all steps to come
+    m.error[i] = left - left == 0 ? left : 0;  // a NaN or Inf would stay in all later steps
   }
   for (size_t k = 0; k < m.rank; k++) keep_column(m.start + k * m.columns, m.q + k * m.columns, m.columns);
 }

@@ -70,8 +70,7 @@ class Graph {
 
   // `learning`: some rank learns its graph in this step.
   void begin_step(bool learning) { tells_ = is_static_ ? learning : finds_unused_; }
-  // What this rank tells the others, by parameter; empty if they exchange nothing in this step. take() gets the
-  // maximum.
+  // What this rank tells the others, by parameter; empty if nothing is exchanged in this step. take() gets the maximum.
   std::vector<int32_t> used_here(const Marks& marks) const {
     std::vector<int32_t> used;
     for (size_t i = 0; tells_ && i < marks.size(); i++)

@@ -1,9 +1,9 @@
-// PowerSGD: a matrix M travels as P (rows x rank) and Q (columns x rank), M being about P Q^T. One step of a power
-// iteration, warm from the last step's Q:
+// PowerSGD: a matrix M travels as P (rows x rank) and Q (columns x rank), M being about P Q^T. Each step is one power
+// iteration that starts from the last step's Q:
 //
 //   P = average of M Q over the ranks;  P's columns made orthonormal;  Q = average of M^T P;  result P Q^T
 //
-// What the result lacks of this rank's M is added to its next gradient (error feedback).
+// What this rank's M has beyond the result is added to its next gradient (error feedback).
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -26,10 +26,10 @@ void fill_at_random(float* numbers, size_t count, uint64_t seed) {
   }
 }
 
-// How a parameter is compressed, and what is kept for it, in elements.
+// How a parameter is compressed, and where its kept state lies; in elements.
 struct Matrix {
   size_t rows = 0, columns = 0, rank = 0;  // rank 0: not compressed
-  size_t start_at = 0, error_at = 0;       // among those of its device
+  size_t start_at = 0, error_at = 0;       // offsets into Kept::start and error of its device
 };
 
 Matrix make_matrix(const Tensor& param, size_t rank) {
@@ -38,7 +38,7 @@ Matrix make_matrix(const Tensor& param, size_t rank) {
   m.rows = param.shape[0];
   m.columns = param.count / m.rows;
   rank = std::min({rank, m.rows, m.columns});
-  // Below half the bytes it is worth the work.
+  // Compress only if that saves more than half of the bytes.
   if (2 * rank * (m.rows + m.columns) < param.count) m.rank = rank;
   return m;
 }
@@ -73,7 +73,7 @@ class PowerSgd : public Hook {
     Memory scratch;
   };
 
-  // Room for what is kept of the device's matrices: first Q at random, no error.
+  // Allocates the kept state of the device's matrices: the initial Q is random, the error zero.
   Status start(Device& device, Kept* kept) {
     std::vector<float> numbers;
     size_t error_count = 0;
@@ -94,7 +94,7 @@ class PowerSgd : public Hook {
     return device.synchronize();
   }
 
-  // Which of the bucket's parameters are compressed, and what lies between them.
+  // Divides the bucket into parameters that are compressed and spans that are not.
   void find_parts(const tuttiDdpBucket_t& bucket, const Kept& kept) {
     auto* data = static_cast<float*>(bucket.data);
     auto* start = reinterpret_cast<float*>(kept.start.data());
@@ -104,7 +104,7 @@ class PowerSgd : public Hook {
     for (size_t i = 0; i < bucket.nparams; i++) {
       const Matrix& m = matrices_[bucket.params[i]];
       float* at = data + bucket.offsets[i];
-      // Padding up to the next parameter is averaged along; it is zero.
+      // A span includes the zero padding up to the next parameter.
       const size_t end = i + 1 < bucket.nparams ? bucket.offsets[i + 1] : bucket.count;
       if (m.rank > 0)
         compressed_.push_back(

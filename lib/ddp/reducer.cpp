@@ -7,7 +7,7 @@
 namespace tutti::ddp {
 namespace {
 
-// The first ones by name, and how many more.
+// The first few by name, and the number of the others.
 std::string list_of(const std::vector<size_t>& indices, const Replica& replica) {
   constexpr size_t kShown = 8;
   std::string out;
@@ -32,7 +32,7 @@ Status Reducer::prepare() {
   std::vector<size_t> order(replica_.params.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});
   if (Status s = build_buckets(order); !s) return s;
-  // Not in the default stream, which other ranks of the process may use.
+  // In the own queue, because other ranks of this process may use the default stream.
   if (Status s = broadcast(0, Queue::kOwn); !s) return s;
   return replica_.synchronize();
 }
@@ -110,7 +110,7 @@ Status Reducer::begin() {
 
 Status Reducer::open_step() {
   const tuttiDdpConfig_t& config = replica_.config;
-  // Once, in the order of the first step that went well.
+  // Buckets are rebuilt once, in the order of the first successful step.
   const bool orders = config.rebuildBuckets != 0 && (config.findUnused == 0 || config.staticGraph != 0);
   if (orders && stats_.rebuilds == 0 && stats_.steps > 0)
     if (Status s = rebuild(); !s) return s;
@@ -118,7 +118,7 @@ Status Reducer::open_step() {
     if (Status s = replica_.broadcast(replica_.buffers, present_.leader(), Queue::kCaller); !s) return s;
   hooks_.begin_step();
   checks_.begin_step(stats_.steps + 1);
-  static_cast<void>(outcome_.take());  // of a step that ended before ranks agreed on it
+  static_cast<void>(outcome_.take());  // left by a step that ended before ranks agreed on it
   const std::lock_guard lock(mutex_);
   for (Device* device : replica_.devices())
     if (Status s = device->begin_step(buckets_.size()); !s) return s;
@@ -158,7 +158,7 @@ Status Reducer::mark(size_t index, Mark kind) {
     return graph_.check(replica_, index, kind);
   }
   if (phase_ != Phase::kWaiting && kind == Mark::kUnused && graph_.never_uses(index))
-    return {};  // marked since the beginning
+    return {};  // marked when the step began
   if (Status s = check_mark(index, kind); !s) {
     outcome_.note(s);
     return s;
@@ -191,7 +191,7 @@ void Reducer::set_mark(size_t index, Mark kind) {
   if (replica_.config.overlap != 0) hooks_.launch_full(marks_);
 }
 
-// Whatever is wrong here, all buckets are launched in the end: the other ranks wait for them.
+// Whatever is wrong here, all buckets are launched afterwards, because the other ranks wait for them.
 void Reducer::settle_unmarked() {
   std::vector<size_t> missing;
   for (size_t i = 0; i < marks_.size(); i++)
@@ -299,7 +299,7 @@ Status Reducer::leave_no_sync() {
   return {};
 }
 
-// A step without input differs from others only in who marks: all gradients at once, as unused.
+// A step without input differs from others only in its marks: all at once, as unused.
 Status Reducer::join() {
   if (Status s = need_idle("tuttiDdpJoin"); !s) return s;
   if (replica_.config.joinable == 0) return invalid_usage("tuttiDdpJoin needs joinable=1 on all ranks");

@@ -5,14 +5,14 @@ using namespace tutti::ddp;  // NOLINT: this file is at the boundary
 
 namespace {
 
-// What rounds of the network need: any function will do whose output looks unlike its input.
+// The round function of the Feistel network: any function will do whose output looks unrelated to its input.
 uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
   return z ^ (z >> 31);
 }
 
-// A permutation of [0, size): of the numbers of an even number of bits, walked through until one falls into the range.
+// A permutation of [0, size): encrypts numbers of an even number of bits, repeatedly until one falls into the range.
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t seed, uint64_t epoch) : size_(size), key_(mix(seed + mix(epoch + 1))) {
@@ -73,7 +73,7 @@ Status write_indices(const tuttiDdpSampler_t* sampler, uint64_t first, uint64_t 
   const Permutation shuffled(sampler->datasetSize, sampler->seed, sampler->epoch);
   for (uint64_t i = 0; i < count; i++) {
     const uint64_t place = (first + i) * static_cast<uint64_t>(sampler->nranks) + static_cast<uint64_t>(sampler->rank);
-    const uint64_t number = place % sampler->datasetSize;  // past the end it begins again
+    const uint64_t number = place % sampler->datasetSize;  // past the end the order begins again
     indices[i] = sampler->shuffle != 0 ? shuffled(number) : number;
   }
   return {};

@@ -8,7 +8,7 @@ struct TypeInfo {
   size_t bytes;
 };
 
-// By the number of tuttiDataType_t.
+// By the value of tuttiDataType_t.
 constexpr TypeInfo kTypes[tuttiNumTypes] = {{"int8", 1},    {"uint8", 1},    {"int32", 4},      {"uint32", 4},
                                             {"int64", 8},   {"uint64", 8},   {"float16", 2},    {"float32", 4},
                                             {"float64", 8}, {"bfloat16", 2}, {"float8e4m3", 1}, {"float8e5m2", 1}};

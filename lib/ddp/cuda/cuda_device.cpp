@@ -1,4 +1,4 @@
-// A CUDA device, on the same narrow port to CUDA's runtime that communicators stand on.
+// A CUDA device, on the same narrow port to CUDA's runtime that communicators use.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -25,7 +25,7 @@ Status status_of(const Result<T>& result) {
   return Error{static_cast<tuttiResult_t>(result.error().code), result.error().message};
 }
 
-// What has to be given back, but not while the GPU uses it.
+// Resources to be released, but not while the GPU uses them.
 struct Resources {
   Resources(Port& p, int d) : port(p), device(d) {}
   Resources(const Resources&) = delete;
@@ -45,13 +45,13 @@ struct Resources {
   Port& port;
   const int device;
   StreamRef own = nullptr;
-  EventRef end = nullptr;  // of the own stream
+  EventRef end = nullptr;  // the last synchronize()'s point in the own stream
   std::vector<EventRef> events;
   std::vector<void*> memory;
 };
 
-// Streams of a communicator that broke may wait until it is destroyed, which is later than what they use is given up.
-// Never destroyed: other threads may outlive main.
+// Resources whose release must wait: a broken communicator's streams may wait, and use them, until it is destroyed,
+// which is after the averager. Never destroyed: other threads may outlive main.
 class LeftBehind {
  public:
   void add(std::unique_ptr<Resources> resources) {
@@ -76,7 +76,7 @@ LeftBehind& left_behind() {
   return *all;
 }
 
-// Events at which a step's parts began and ended: the step's own first, then each bucket's two.
+// Events at which parts of a step began and ended: the three of the step itself, then two for each bucket.
 struct StepEvents {
   enum { kBegan, kCalled, kDone, kBuckets };
   std::vector<EventRef> at;
@@ -85,7 +85,7 @@ struct StepEvents {
   EventRef bucket(size_t b, bool ended) const { return at[kBuckets + 2 * b + (ended ? 1 : 0)]; }
 };
 
-// How long steps took, which is known when the GPU has come so far. Then a step's events serve another one.
+// How long steps took, which is known once the GPU has finished them. Then a step's events are reused for another one.
 class StepTimer {
  public:
   explicit StepTimer(Resources& resources) : resources_(resources) {}
@@ -103,8 +103,8 @@ class StepTimer {
       TUTTI_TRY(resources_.make_event(true, &step_.at.emplace_back()));
     return {};
   }
-  StepEvents& step() { return step_; }  // under way
-  // `done` is still to be recorded.
+  StepEvents& step() { return step_; }  // the step under way
+  // Returns the kDone event, which the caller must record.
   EventRef end_step() {
     finished_.push_back(std::move(step_));
     return finished_.back().at[StepEvents::kDone];
@@ -148,12 +148,12 @@ class StepTimer {
   Times times_;
 };
 
-// Numbers that kernels find: they lie on the device until collect() brings them to who looks for them.
+// The results of look(): they lie on the device until collect() copies them to the places given to add().
 class Findings {
  public:
   Findings(Resources& resources, size_t most) : resources_(resources), most_(most) {}
 
-  // Where kernels of this stream find `count` of them, at first zero, for `to`.
+  // Returns where kernels in `stream` write `count` results, initially zero; collect() will copy them to `to`.
   Result<uint64_t*> add(Look what, size_t count, uint64_t* to, StreamRef stream) {
     Port& port = resources_.port;
     if (on_device_ == nullptr) {
@@ -168,7 +168,7 @@ class Findings {
     return at;
   }
 
-  // All streams have found theirs.
+  // Called when all streams have written their results.
   Result<void> collect() {
     std::vector<uint64_t> numbers(std::exchange(n_, 0));
     const std::vector<Pending> looks = std::exchange(looks_, {});
@@ -285,7 +285,7 @@ class CudaDevice final : public Device {
     return on_device([&] { return port_.record(timer_.step().at[StepEvents::kCalled], caller_); });
   }
 
-  // The averager's thread keeps the device: a hook may want it.
+  // Leaves the device set on the averager's thread, because a hook may need it.
   Status begin_bucket(size_t bucket) override {
     if (Status s = status_of(port_.use(number())); !s) return s;
     if (Status s = status_of(port_.wait(resources_->own, filled_[bucket])); !s) return s;
@@ -304,7 +304,7 @@ class CudaDevice final : public Device {
     });
   }
 
-  // Polls, because what streams wait for may never come, which the communicator gets to know.
+  // Polls, because streams may wait for ranks that never come; then only the communicator learns of the error.
   Status synchronize() override {
     Status waited = on_device([&]() -> Result<void> {
       TUTTI_TRY(port_.record(caller_end_, caller_));
@@ -321,7 +321,7 @@ class CudaDevice final : public Device {
  private:
   CudaKernels launcher(Queue queue) const { return {port_, most_blocks_, stream(queue)}; }
 
-  // Calls body() with the device being the thread's.
+  // Calls body() with this device as the thread's current device.
   template <class Body>
   Status on_device(Body&& body) {
     const auto entered = OnDevice::enter(port_, number());
@@ -350,7 +350,7 @@ class CudaDevice final : public Device {
   uint32_t most_blocks_ = 1;
   EventRef caller_end_ = nullptr;
   bool is_stuck_ = false;
-  std::vector<EventRef> filled_;  // by bucket: the caller has put its gradients there
+  std::vector<EventRef> filled_;  // by bucket: the caller's stream has filled it
   StepTimer timer_;
   Findings findings_;
 };
