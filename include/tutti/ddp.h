@@ -238,9 +238,9 @@ TUTTI_API tuttiResult_t tuttiDdpJoin(tuttiDdp_t ddp);
 
 /* ---- statistics ------------------------------------------------------------------------------------------------ */
 
-/* Statistics of one rank. Start from TUTTI_DDP_STATS_INITIALIZER; later versions append fields. Times are in seconds;
- * on a GPU between events in the streams, of finished steps; of GPU and host together the longer backward, and else
- * sums. */
+/* Statistics of one rank. Start from TUTTI_DDP_STATS_INITIALIZER; later versions append fields. Times are in seconds.
+ * On a GPU they are measured between events in the streams, for steps that it has finished. With gradients on a GPU and
+ * the host, the backward time is the longer of the two, and the others are sums. */
 typedef struct {
   size_t size;            /* sizeof(tuttiDdpStats_t) */
   uint64_t steps;         /* steps that reduced and succeeded */

@@ -34,16 +34,17 @@ typedef struct {
   char internal[TUTTI_UNIQUE_ID_BYTES];
 } tuttiUniqueId;
 
+/* What functions return; tuttiGetLastError() has the message. */
 typedef enum {
   tuttiSuccess = 0,
-  tuttiUnhandledCudaError = 1,
-  tuttiSystemError = 2,     /* the operating system refused something: memory, descriptors, sockets */
-  tuttiInternalError = 3,   /* a bug in Tutti */
-  tuttiInvalidArgument = 4, /* an argument of this call is wrong; the message names it and its value */
-  tuttiInvalidUsage = 5,    /* the call is wrong now: ranks disagree, an invalid environment variable, a wrong state */
-  tuttiRemoteError = 6,     /* a peer died, closed its communicator or reported an error; the message names it */
-  tuttiInProgress = 7,      /* not finished; ask again */
-  tuttiTimeout = 8,         /* the limit passed without progress; the message names the absent ranks */
+  tuttiUnhandledCudaError = 1, /* a CUDA function failed */
+  tuttiSystemError = 2,        /* the operating system refused something: memory, descriptors, sockets */
+  tuttiInternalError = 3,      /* a bug in Tutti */
+  tuttiInvalidArgument = 4,    /* an argument of this call is wrong; the message names it and its value */
+  tuttiInvalidUsage = 5,       /* the call is wrong now: ranks disagree, a bad environment variable, a wrong state */
+  tuttiRemoteError = 6,        /* a peer died, closed its communicator or reported an error; the message names it */
+  tuttiInProgress = 7,         /* not finished; ask again */
+  tuttiTimeout = 8,            /* the limit passed without progress; the message names the absent ranks */
   tuttiNumResults = 9
 } tuttiResult_t;
 

@@ -83,8 +83,9 @@ class Device {
   virtual Status convert(const Span& from, const Span& to) = 0;
   virtual Status factor(FactorStep step, const std::vector<Factors>& matrices) = 0;
 
-  // A step. What the caller's queue does before mark_filled(b) precedes what the own does after begin_bucket(b), and
-  // what that does before end_step() precedes what the caller's does afterwards. end_backward() only takes the time.
+  // In a step, what the caller's queue does before mark_filled(b) comes before what the own queue does after
+  // begin_bucket(b), and what the own queue does before end_step() comes before what the caller's does after it.
+  // end_backward() only takes the time.
   virtual Status begin_step(size_t n_buckets) = 0;
   virtual Status begin_backward() = 0;
   virtual Status mark_filled(size_t bucket) = 0;

@@ -1,5 +1,5 @@
-"""Makes NumPy arrays over the memory of what users pass. Nothing is copied silently: a result goes into the array that the
-caller named, or the call fails."""
+"""Makes NumPy arrays over the memory of the objects that users pass. Nothing is copied silently: a result goes into the array
+that the caller named, or the call fails."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,11 +8,11 @@ import numpy as np
 
 from . import library
 from .errors import TuttiError
-from .library import TYPES  # by name, because those of ml_dtypes are known to NumPy only where that package was imported
+from .library import TYPES  # by name, because NumPy knows the types of ml_dtypes only once that package is imported
 
 
 def _from_dlpack(thing: Any) -> np.ndarray:
-    """NumPy before 2.3 takes all memory that comes so for read-only. A tensor's __array__, which may copy, knows better."""
+    """NumPy before 2.3 takes all DLPack memory for read-only. So tries the object's __array__, and uses it unless it copied."""
     array = np.from_dlpack(thing)
     if array.flags.writeable or not hasattr(thing, "__array__"):
         return array
@@ -28,7 +28,7 @@ def _shared(thing: Any) -> np.ndarray:
     try:
         if hasattr(thing, "__dlpack__"):
             return _from_dlpack(thing)
-        has_interface = hasattr(thing, "__array_interface__") and not isinstance(thing, np.generic)  # of a copy
+        has_interface = hasattr(thing, "__array_interface__") and not isinstance(thing, np.generic)  # a scalar's is of a copy
         return np.asarray(thing if has_interface else memoryview(thing))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TuttiError(
@@ -64,7 +64,7 @@ def reducible(array: Any, name: str) -> int:
 
 
 def movable(array: np.ndarray, name: str) -> tuple[int, int]:
-    """How many elements are sent, and as which type: as bytes where Tutti lacks theirs."""
+    """How many elements are sent, and as which type: as bytes if Tutti has no such type."""
     if array.dtype.hasobject:
         raise TuttiError(f"{name} holds Python objects, of which only this process knows: send pickle.dumps of them as uint8")
     code = TYPES.get(array.dtype.name)
@@ -72,7 +72,7 @@ def movable(array: np.ndarray, name: str) -> tuple[int, int]:
 
 
 def fitting(out: Any, like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Where a result of that shape goes, in `like`'s type: `out`, or a new array."""
+    """The array for a result of the given shape and `like`'s type: `out`, or a new array."""
     if out is None:
         return np.empty(shape, like.dtype)
     array = view(out, "out", is_written=True)

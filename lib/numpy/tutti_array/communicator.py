@@ -18,7 +18,7 @@ from .errors import TuttiError, check
 OPS = {"sum": library.SUM, "prod": library.PROD, "max": library.MAX, "min": library.MIN, "avg": library.AVG}
 
 _numbers = itertools.count()
-# Those that have not ended, as keys: in the order in which all ranks made them, and so end them at exit.
+# Open communicators, as keys: in the order in which all ranks created them, and therefore end them at exit.
 _open: dict[Communicator, None] = {}
 
 
@@ -48,13 +48,13 @@ class Handle:
 
 
 class Communicator:
-    """The ranks that a launcher has started; see init(). `rank` and `size` are this process's number and how many there are."""
+    """The ranks that a launcher has started; see init(). `rank` is this process's number, `size` the number of ranks."""
 
     def __init__(self) -> None:
         self._api = library.load()
         self._comm: int | None = None
         self._stream: int | None = None
-        self._ended = ""  # why operations that were under way then have no result
+        self._ended = ""  # after the end: why operations still under way have no result
         comm, number = ctypes.c_void_p(), ctypes.c_int()
         check(self._api.tuttiCommInitFromEnv(ctypes.byref(comm), None))
         self._comm = comm.value
@@ -62,7 +62,7 @@ class Communicator:
         self.rank = number.value
         check(self._api.tuttiCommCount(comm, ctypes.byref(number)))
         self.size = number.value
-        self.number = next(_numbers)  # in this process
+        self.number = next(_numbers)  # counted in this process
         self._guard = threading.Lock()
         _open[self] = None
 
@@ -82,7 +82,7 @@ class Communicator:
         return self._run("tuttiReduce", (send, recv), call, array if out is None else out, async_op)
 
     def broadcast(self, array: Any, root: int = 0, *, async_op: bool = False) -> Any:
-        """The root's array, into every rank's."""
+        """Copies the root's array into every rank's."""
         buffer = view(array, "array", is_written=self.rank != root)
         return self._run("tuttiBcast", (buffer,), (*movable(buffer, "array"), root), array, async_op)
 
@@ -91,11 +91,11 @@ class Communicator:
         return self._gather("tuttiAllGather", array, out, (), async_op)
 
     def gather(self, array: Any, root: int = 0, *, out: Any = None, async_op: bool = False) -> Any:
-        """As all_gather, on rank `root` alone; elsewhere the result is None."""
+        """As all_gather, but on rank `root` only; elsewhere the result is None."""
         return self._gather("tuttiGather", array, out, (root,), async_op)
 
     def scatter(self, array: Any, root: int = 0, *, out: Any, async_op: bool = False) -> Any:
-        """One of `size` equal parts of the root's array for each rank, into `out`. Elsewhere `array` may be None."""
+        """Each rank gets one of `size` equal parts of the root's array in `out`. `array` may be None except on the root."""
         recv = view(out, "out", is_written=True)
         count = movable(recv, "out")
         send = view(array, "array") if self.rank == root else recv
@@ -105,7 +105,7 @@ class Communicator:
         return self._run("tuttiScatter", (send, recv), (*count, root), out, async_op)
 
     def reduce_scatter(self, array: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
-        """The ranks' arrays combined, of which each rank gets one of `size` equal parts: into `out`, or a new array."""
+        """The ranks' arrays combined; each rank gets one of `size` equal parts: in `out`, or a new array."""
         send = view(array, "array")
         shape = (self._share(send), *send.shape[1:])
         recv = fitting(out, send, shape)
@@ -113,7 +113,7 @@ class Communicator:
         return self._run("tuttiReduceScatter", (send, recv), call, recv if out is None else out, async_op)
 
     def all_to_all(self, array: Any, *, out: Any = None, async_op: bool = False) -> Any:
-        """Part r of `size` equal parts goes to rank r; what comes from the ranks is one after the other in the result."""
+        """Part r of `size` equal parts goes to rank r; the result has the parts received, in rank order."""
         send = view(array, "array")
         self._share(send)
         recv = fitting(out, send, send.shape)
@@ -140,7 +140,7 @@ class Communicator:
         self._end(self._api.tuttiCommFinalize, self._api.tuttiCommDestroy)
 
     def abort(self) -> None:
-        """Ends at once: operations end with an error, here and on the other ranks."""
+        """Ends the group at once: operations fail with an error, here and on the other ranks."""
         self._end(self._api.tuttiCommAbort)
 
     def __enter__(self) -> Communicator:
@@ -184,7 +184,7 @@ class Communicator:
         return handle
 
     def call(self, name: str, *arguments: int, stream: int | None = None) -> None:
-        """A function of the C API with what it takes before the communicator."""
+        """Calls a function of the C API; `arguments` are those before the communicator."""
         if self._comm is None:
             raise TuttiError("the communicator was closed", library.INVALID_USAGE)
         check(getattr(self._api, name)(*arguments, self._comm, stream))
@@ -202,7 +202,7 @@ class Communicator:
             self._api.tuttiCommGetAsyncError(comm, ctypes.byref(state))
             why = "the communicator was closed before the operation was done"
             self._ended = library.sentence(state.value, comm) if state.value else why
-            ended = ends[-1](comm)  # also after an error, or it is never freed
+            ended = ends[-1](comm)  # even after an error, or it would never be freed
             if self._stream is not None:
                 self._api.tuttiStreamDestroy(self._stream)
         check(ended)
@@ -216,19 +216,19 @@ def operator(op: str) -> int:
 
 def init() -> Communicator:
     """Joins the ranks that a launcher has started: mpirun, srun or torchrun, or TUTTI_RANK, TUTTI_NRANKS and
-    TUTTI_ROOT=host:port. Returns when all are there. The n-th call in each process makes the n-th group."""
+    TUTTI_ROOT=host:port. Returns when all ranks have joined. The n-th call in each process joins the n-th group."""
     return Communicator()
 
 
 @atexit.register
 def _at_exit() -> None:
-    """Ends the communicators before the interpreter does: no callback may run later. After an error the peers are told."""
+    """Ends all communicators before the interpreter exits: no callback may run later. Aborts after an uncaught exception."""
     failed = getattr(sys, "last_value", None) is not None
     for comm in list(_open):
         try:
             comm.abort() if failed else comm.close()
-        except TuttiError as error:  # the others have to end all the same
+        except TuttiError as error:  # the other communicators must end, too
             print(error, file=sys.stderr)
 
 
-os.register_at_fork(after_in_child=lambda: _open.clear())  # they are the parent's, which ends them
+os.register_at_fork(after_in_child=lambda: _open.clear())  # they belong to the parent, which ends them

@@ -5,7 +5,7 @@ from . import library
 
 
 class TuttiError(RuntimeError):
-    """What a Tutti function returned: its name, and the sentence that says what happened and what to do.
+    """An error of a Tutti function: the name of its code, and the sentence that says what happened and what to do.
 
     `code` is the tuttiResult_t. After a remote error or a time-out the communicator can only be closed."""
 
@@ -15,6 +15,6 @@ class TuttiError(RuntimeError):
 
 
 def check(code: int, comm: int | None = None) -> None:
-    """Raises what is not success. comm: whose last error it is; None: this thread's."""
+    """Raises TuttiError if `code` is an error. comm: the communicator whose last error to show; None: this thread's."""
     if code != library.SUCCESS:
         raise TuttiError(library.sentence(code, comm), code)

@@ -1,10 +1,10 @@
-"""All-reduce inside JAX programs on CPUs: a custom call of XLA's (jax.ffi) that hands XLA's own buffers to libtutti. Nothing is
-compiled, and nothing copied: the structs of XLA's C interface that it needs are written down below.
+"""All-reduce inside JAX programs on CPUs: a custom call (jax.ffi) that passes XLA's own buffers to libtutti. Nothing is
+compiled, and nothing copied: the structs of XLA's C interface that it needs are declared below.
 
     from tutti_array.jax import all_reduce
     step = jax.jit(lambda gradients: all_reduce(comm, gradients, "avg"))
 
-Every process is a JAX program with one device; nothing of jax.distributed is needed.
+Every process is a JAX program with one device; jax.distributed is not needed.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .communicator import Communicator, operator
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
-    """A struct of XLA's C interface (xla/ffi/api/c_api.h), with the header that all of them share."""
+    """A struct of XLA's C interface (xla/ffi/api/c_api.h), with the header that all of its structs share."""
     return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), ("extension", c_void_p), *fields]})
 
 
@@ -49,10 +49,10 @@ class _Extension(ctypes.Structure):
 
 
 _METADATA, _INTERNAL_ERROR = 1, 13
-# Of the interface that has what is used here.
+# The oldest version (major, minor) of the interface that has everything used here.
 _OLDEST = 0, 1
 _HANDLER = ctypes.CFUNCTYPE(c_void_p, POINTER(_Call))
-# By name, for ever, as XLA keeps them.
+# By name. Never freed, because XLA keeps registered handlers for ever.
 _handlers: dict[str, Any] = {}
 
 
@@ -67,12 +67,12 @@ def _handler(comm: Communicator, codes: tuple[int, ...], op: int) -> Any:
         call = frame.contents
         if call.extension:
             extension = ctypes.cast(call.extension, POINTER(_Extension)).contents
-            if extension.type == _METADATA:  # XLA asks which version this is for
+            if extension.type == _METADATA:  # XLA asks for which version this handler was built
                 extension.metadata.contents.version.major, extension.metadata.contents.version.minor = _OLDEST
                 return None
         try:
             reduce_all(call)
-        except BaseException as error:  # there is C++ above
+        except BaseException as error:  # no exception may reach the C++ caller
             arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, str(error).encode(), _INTERNAL_ERROR)
             return call.api.contents.create_error(arguments)
         return None
@@ -81,10 +81,10 @@ def _handler(comm: Communicator, codes: tuple[int, ...], op: int) -> Any:
 
 
 def all_reduce(comm: Communicator, arrays: Any, op: str = "sum") -> Any:
-    """The ranks' arrays combined, on every rank: of one array, or of all leaves of a tree, one after the other.
+    """The ranks' arrays combined, on every rank: one array, or all leaves of a tree, one after the other.
 
-    Under jit, too. XLA may run what does not depend on each other in any order, and ranks have to agree on one: so pass arrays
-    that are reduced together as one tree, and let other calls depend on what came before."""
+    Works under jit, too. XLA may run independent calls in any order, but all ranks must use the same order: so pass arrays that
+    are reduced together as one tree, and make other calls depend on earlier ones."""
     leaves, tree = jax.tree.flatten(arrays)
     leaves = [jax.numpy.asarray(leaf) for leaf in leaves]
     codes = tuple(reducible(leaf, "an array") for leaf in leaves)
