@@ -1,4 +1,4 @@
-"""DDP's buckets in memory that the other ranks of the machine can map: their reduction copies nothing."""
+"""DDP's buckets in memory that the other ranks of the machine can map, so that reducing them copies nothing."""
 import ctypes
 import logging
 from typing import Any, NamedTuple
@@ -30,8 +30,8 @@ class RegisteredBuckets:
         self._buckets: dict[int, _Registered] = {}
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The hook: averages the bucket, in memory that is registered from the first time on."""
-        if self._communicator is not self._group._communicator:  # reconfigured: the old one took its registrations along
+        """The hook: averages the bucket, whose memory is registered at first use."""
+        if self._communicator is not self._group._communicator:  # reconfigured: the old one's registrations are gone
             self._communicator = self._group._communicator
             self._buckets.clear()
         buffer = bucket.buffer()
@@ -79,9 +79,9 @@ class RegisteredBuckets:
 
 def use_registered_buckets(model: DistributedDataParallel) -> None:
     """From its next backward pass on, the buckets of `model` lie in shared memory that is registered with Tutti
-    (tuttiCommRegister), so that ranks of one machine read each other's gradients in place. Call it once, before the first
-    backward pass; it takes the place of a communication hook. Gradients are averaged, as without. The memory comes from
-    /dev/shm: where that is too small a bucket stays where it is, with a warning."""
+    (tuttiCommRegister), so that ranks of one machine read each other's gradients in place. Call it once, before the
+    first backward pass; it is installed as a communication hook. Gradients are averaged as without it. The memory comes
+    from /dev/shm: if that is too small, a bucket stays where it is, with a warning."""
     group: Any = model.process_group
     if not isinstance(group, TuttiProcessGroup):
         raise TuttiError(f"the model's process group is {type(group).__name__}, not Tutti's")

@@ -1,5 +1,5 @@
-"""The module in C that calls libtutti without ctypes (../calls.cpp): libtutti-torch.so, which lies beside libtutti.so.0. Where
-it is not, everything goes by ctypes, which takes longer."""
+"""Loads the C module that calls libtutti without ctypes (../calls.cpp): libtutti-torch.so, installed beside
+libtutti.so.0. Without it every call goes through ctypes, which takes longer."""
 from __future__ import annotations
 
 import functools
@@ -15,10 +15,10 @@ from . import library, places
 from .tensors import OPERATORS, OPS, TYPES
 from .work import TuttiWork
 
-# The module's kVersion. Both are one higher when what they say to each other changes.
+# Equals the module's kVersion. Both are incremented when the interface between the two changes.
 VERSION = 3
 
-# Those that the module calls, in its order.
+# The functions that the module calls, in its order.
 _FUNCTIONS = (
     *("tuttiAllReduce", "tuttiBcast", "tuttiReduce", "tuttiAllGather", "tuttiReduceScatter", "tuttiBarrier"),
     "tuttiSetPlace",
@@ -45,12 +45,12 @@ class _Absent:
 
     @staticmethod
     def all_reduce_(*_: object) -> None:
-        """Takes no call: each one goes through c10d."""
+        """Handles no call: each one goes through c10d."""
 
     allreduce = all_gather = barrier = broadcast = reduce = reduce_scatter = all_reduce_
 
 
-# The module, or what does nothing. Whoever calls it gets None if nothing was done.
+# The C module or its stand-in. Their functions return None if they did nothing.
 short: Any = _Absent
 
 
@@ -74,7 +74,7 @@ def load() -> Any:
         lambda group, code: group._communicator.check(code),
         {name: OPERATORS[int(op)] for name, op in OPS.items() if int(op) in OPERATORS},
         OPERATORS,
-        # Without results: who calls with asyncOp = False (dist.all_reduce does) has them in his tensors.
+        # Without results: a caller with asyncOp = False (such as dist.all_reduce) has them in its tensors.
         TuttiWork([]),
     )
     places.use(module)

@@ -1,6 +1,6 @@
 """A Tutti communicator for one c10d group, and the stream on which its asynchronous operations run.
 
-Any thread may use it. Whoever made it ends it, by close() or abort(); afterwards every call says that it is gone.
+Any thread may use it. Its creator ends it by close() or abort(); afterwards every call raises an error that says so.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger("tutti_torch")
 CLOSE_LIMIT_S = 60.0
 EXIT_LIMIT_S = 5.0
 
-# Those that have not ended.
+# Communicators that have not ended, by number.
 _open: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
@@ -42,10 +42,10 @@ def limit_s(timeout: timedelta, variable: str) -> int:
 
 
 class Communicator:
-    """Rank `rank` of `size` in the group that meets at `unique`, with these options. broken() is what another communicator
-    knows of why it will not form, if anything. `order` is for communicators that ranks make in different orders."""
+    """Rank `rank` of `size` in the group that meets at `unique`. broken() is another communicator's error that keeps
+    this one from forming, or None. `order` sorts communicators that ranks create in different orders."""
 
-    # Why there is none, if it was not destroyed.
+    # Why there is no communicator, if it was not destroyed.
     _none = ""
 
     def __init__(
@@ -60,7 +60,7 @@ class Communicator:
     ) -> None:
         self._api = library.load()
         self.label = label
-        # The first operation that failed while nobody may have waited for it.
+        # The first operation that failed and for which nobody may have waited.
         self.failed: TuttiWork | None = None
         self._guard = threading.Lock()
         self._stream: int | None = None
@@ -120,13 +120,13 @@ class Communicator:
         return None if code in (library.SUCCESS, library.IN_PROGRESS) else self.error(code)
 
     def lost_ranks(self, size: int) -> list[int]:
-        """The ranks of this group that have died, as far as this one knows."""
+        """The ranks of this group that have died, as far as this rank knows."""
         ranks, count = (ctypes.c_int * size)(), ctypes.c_int()
         self.check(self._api.tuttiCommLostRanks(self.handle, ranks, ctypes.byref(count)))
         return ranks[: count.value]
 
     def _poll(self, state: Callable[[], int], limit: float) -> int:
-        """What state() returns when it is no longer tuttiInProgress, or after `limit` seconds. Signals get through."""
+        """Polls state() until it is not tuttiInProgress, or for `limit` seconds. Python handles signals meanwhile."""
         pause_s, end = 0.0001, time.monotonic() + limit
         while (code := state()) == library.IN_PROGRESS and time.monotonic() < end:
             time.sleep(pause_s)
@@ -150,7 +150,7 @@ class Communicator:
             else:
                 self._finalize(limit)
         except TuttiError as error:
-            # Who waited for an operation knows already; who did not may want to.
+            # Callers that waited for an operation have this error already; others may want to know it.
             _log.info("while the group was destroyed: %s", error)
         unseen = self.failed.unseen_error() if self.failed is not None else None
         if unseen is not None:
@@ -167,7 +167,7 @@ class Communicator:
             raise self.error(code)
 
     def abort(self) -> None:
-        """Ends the communicator at once: operations end with an error here, and at the peers with this rank's name."""
+        """Ends the communicator at once: operations end with an error, which at the peers names this rank."""
         if self._comm is not None:
             self._free(self._api.tuttiCommAbort)
 
@@ -178,7 +178,7 @@ class Communicator:
         if comm is None:
             return
         _open.pop(self._number, None)
-        # An abort ends what the stream is at; a destruction waits for it anyway.
+        # An abort ends the operation that the stream runs; tuttiCommDestroy waits for it anyway.
         if end is self._api.tuttiCommAbort:
             end(comm)
         if stream is not None:
@@ -196,13 +196,13 @@ class NoCommunicator(Communicator):
 
 
 def _at_exit() -> None:
-    """No thread of Tutti's may call into an interpreter that is going away: one that comes back from a future's callback
-    into torch's C++ would end the process with SIGABRT. A program that failed lets its peers know."""
+    """No Tutti thread may call into an interpreter that is shutting down: one that returns from a future's callback
+    into torch's C++ would end the process with SIGABRT. A program that failed tells its peers."""
     error = getattr(sys, "last_value", None)
     failed = error is not None
     if _open:
         stand_at_end(error)
-    # On all ranks in one order, or they would wait for each other.
+    # In the same order on all ranks, or they would wait for each other.
     for communicator in sorted(_open.values(), key=lambda each: each.order):
         if failed:
             communicator.abort()

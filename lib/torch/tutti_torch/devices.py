@@ -1,9 +1,8 @@
-"""A group whose devices have several backends ("cpu:tutti,cuda:nccl"), and one that torch checks.
+"""Groups whose devices have several backends ("cpu:tutti,cuda:nccl"), and groups that torch checks.
 
-A group of Tutti's is a ProcessGroup and, to who asks for a device's backend, that backend: torch cannot have a
-c10d::Backend written in Python before 2.15, and from then on a call that goes through it takes three to four times as
-long. What torch does for backends has therefore to be done here: give each tensor to its device's backend, and have
-TORCH_DISTRIBUTED_DEBUG=DETAIL compare the ranks' calls.
+A Tutti group is a ProcessGroup and also answers as its devices' backend: before 2.15 torch does not allow a
+c10d::Backend written in Python, and from then on a call through one takes three to four times as long. So this does
+what torch does for backends: pass tensors to their device's, and compare calls under TORCH_DISTRIBUTED_DEBUG=DETAIL.
 """
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from . import library
 from .errors import TuttiError
 from .places import in_torch_terms
 
-# What c10d calls a group for, and which argument's tensors have to be alike on all ranks (None: they may differ).
+# The methods that c10d calls, and which argument's tensors must be alike on all ranks (None: they may differ).
 _COMPARED = {
     **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "reduce_scatter"), 0),
     **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), 0),
@@ -38,8 +37,8 @@ _TEXT_BYTES = 512
 
 
 def devices_of_creation(backend: str) -> tuple[list[str], dict[str, Any]]:
-    """For a creator that c10d calls: the types of device that are to have this backend, and the local variables of c10d's
-    function. It tells creators too little."""
+    """For a creator that c10d calls: the types of device that get this backend, and the local variables of c10d's
+    function, which passes creators too little."""
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
         frame = frame.f_back  # type: ignore[assignment]
@@ -50,7 +49,7 @@ def devices_of_creation(backend: str) -> tuple[list[str], dict[str, Any]]:
 
 
 def make_others(there: dict[str, Any], backend: str) -> dist.ProcessGroup | None:
-    """A group with the backends of the devices that are not Tutti's: some may be in torch's already, the rest is made."""
+    """A group with the backends of devices that are not Tutti's: those in torch's already, and new ones."""
     names = there["backend_config"].get_device_backend_map() if there else {}
     others = {device: name for device, name in names.items() if name != backend}
     if not others:
@@ -78,7 +77,7 @@ def make_others(there: dict[str, Any], backend: str) -> dist.ProcessGroup | None
 
 
 def _forget(group: dist.ProcessGroup) -> None:
-    """Removes it from torch's list: it is part of another group, not a user's own."""
+    """Removes the group from torch's tables: it is part of another group, not one of the user's."""
     world = distributed_c10d._world
     tag = world.pg_to_tag.pop(group, None)
     for known in {tag, ""}:
@@ -100,7 +99,7 @@ def _first_tensor(arguments: Any) -> torch.Tensor | None:
 
 
 class Backend(c10d.Backend):
-    """A group as torch 2.15 and later has it within a ProcessGroup of its own: with torch's hooks on each call."""
+    """A group as a backend within torch's own ProcessGroup (torch 2.15 and later), with torch's hooks on each call."""
 
     def __init__(self, group: Any) -> None:
         super().__init__(group._rank, group._size)
@@ -111,39 +110,39 @@ class Backend(c10d.Backend):
 
 
 def register_backend(group: Any) -> None:
-    """Registers it with the part of the group that is torch's, for callers in C++."""
+    """Registers a Backend with the group's part in torch, for callers in C++."""
     try:
         backend = group._backend = Backend(group)
     except TypeError:
-        return  # an older torch, where none can be made in Python
+        return  # an older torch, which allows none in Python
     for device in group._devices:
         dist.ProcessGroup._register_backend(group, torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
     group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
 
 def is_recorded(group: Any) -> bool:
-    """Whether torch's flight recorder has been asked for, or another of its hooks, and calls it for backends as these."""
+    """Whether torch's flight recorder, or another of its hooks, is enabled and runs for backends such as these."""
     sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")]
     asked = next((size for size in sizes if size), "0") != "0" or os.environ.get("TORCH_DIST_NAN_CHECK") == "1"
     return asked and hasattr(group, "_backend")
 
 
 class Sorting:
-    """In front of a group's class: each call goes to the backend of its tensors' device; with TORCH_DISTRIBUTED_DEBUG=DETAIL
-    only when all ranks have said that they make the same; and through c10d where its hooks are to see it."""
+    """Before a group's class: a call goes to the backend of its tensors' device, with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    only once all ranks have said that they make the same call, and through c10d where its hooks must see it."""
 
     def _sort(self: Any, name: str, ours: Any, arguments: Any) -> Any:
         tensor = _first_tensor(arguments)
         if tensor is not None and tensor.device.type not in self._devices:
-            self._get_backend(tensor.device)  # raises if nobody's
-            # Of the group: torch's backends have not all of its methods in Python.
+            self._get_backend(tensor.device)  # raises if it has no backend
+            # The group's method: torch's backends do not have all of them in Python.
             return getattr(self._others, name)
         if self._compares and name in _COMPARED:
             self._compare(name, arguments)
         return functools.partial(getattr(dist.ProcessGroup, name), self) if self._records else ours
 
     def _start_coalescing(self: Any, device: torch.device) -> None:
-        """batch_isend_irecv calls it where a device's backend can (NCCL)."""
+        """batch_isend_irecv calls it where a device's backend can coalesce (NCCL)."""
         group: Any = super() if self._others is None or device.type in self._devices else self._others
         group._start_coalescing(device)
 
@@ -173,7 +172,7 @@ def _sorted(name: str) -> Any:
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         return self._sort(name, getattr(super(Sorting, self), name), arguments)(*arguments, **options)
 
-    # By its name torch sees that it was called from here, and does not call here again.
+    # By this name torch recognises that it was called from here, and does not call here again.
     call.__code__ = call.__code__.replace(co_name=name)
     return call
 

@@ -18,8 +18,8 @@ _world = dist.distributed_c10d._world
 
 def all_reduce_(tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
     """As dist.all_reduce(tensor, op, group), but a call on a contiguous tensor in host memory skips c10d and takes two
-    microseconds less; other tensors go through dist.all_reduce. Returns when the result is there (on a CUDA device: when it is
-    queued in the current stream). Runs after all earlier operations of the group.
+    microseconds less; other tensors go through dist.all_reduce. Returns when the result is ready (on a CUDA device:
+    when it is queued in the current stream). Runs after all earlier operations of the group.
 
     op: "sum", "product", "max", "min", "avg", "band", "bor" or "bxor". torch.compile traces it, as tutti::all_reduce_."""
     if _is_compiling() or is_in_torch_dispatch_mode():

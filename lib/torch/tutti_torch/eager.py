@@ -1,5 +1,5 @@
-"""torch.compile leaves the package as it is. Between two compiled pieces torch's C++ calls a group (DDP's reducer does), and
-torch.compile would trace what it finds there in Python, where other backends have C++, and fail."""
+"""Keeps torch.compile away from this package. Between two compiled pieces torch's C++ calls a group (DDP's reducer
+does); torch.compile would trace the Python code there, where other backends have C++, and fail."""
 from __future__ import annotations
 
 import sys
@@ -8,10 +8,10 @@ from .places import HERE
 
 
 def keep_eager() -> None:
-    """Once all modules are there. What compiled code itself calls of the package (all_reduce_) is traced all the same."""
+    """Called once all modules are imported. What compiled code itself calls (all_reduce_) is traced all the same."""
     try:
         from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-    except ImportError:  # torch promises none of them: without, only compiled training is worse off
+    except ImportError:  # not a stable interface; without it only compiled training suffers
         return
     skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
     for module in [module for name, module in sys.modules.items() if name.startswith(f"{__package__}.")]:

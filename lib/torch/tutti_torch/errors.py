@@ -7,7 +7,7 @@ from . import library
 
 
 class TuttiError(dist.DistBackendError):
-    """What a Tutti function returned: its name, and the sentence that says what happened and what to do.
+    """The result of a Tutti function: its name, and the sentence that says what happened and what to do.
 
     `code` is the tuttiResult_t. After a remote error or a time-out the group can only be destroyed."""
 
@@ -17,11 +17,11 @@ class TuttiError(dist.DistBackendError):
 
 
 def error_of(code: int, comm: int | None = None, note: str = "") -> TuttiError:
-    """The exception for a result that is not success. comm: whose last error it is; None: this thread's."""
+    """The exception for a result other than success, with comm's last error, or this thread's if comm is None."""
     return TuttiError(library.sentence(code, comm) + note, code)
 
 
 def check(code: int, note: str = "") -> None:
-    """Raises what a call on this thread has just returned, unless it is success."""
+    """Raises the error for what a call on this thread has just returned, unless it is success."""
     if code != library.SUCCESS:
         raise error_of(code, None, note)

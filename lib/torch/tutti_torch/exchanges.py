@@ -52,7 +52,7 @@ class Exchanges(GroupBase):
     def _all_gather_lists(
         self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> TuttiWork:
-        """output_lists[i][r] is rank r's input i. Ranks may give tensors of different sizes; each is written where it lies."""
+        """output_lists[i][r] is rank r's input i. Tensors of ranks may differ in size; each is received in place."""
         if len(output_lists) != len(inputs):
             raise TuttiError(f"all_gather: {len(output_lists)} outputs for {len(inputs)} inputs")
         for outputs, source in zip(output_lists, inputs):
@@ -103,7 +103,7 @@ class Exchanges(GroupBase):
 
         return lane.launch("all_gather_single", inputs, opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
 
-    # torch 2.13 has new names for these, and asks for either.
+    # torch 2.13 has new names for these, and calls either.
     all_gather_single = _allgather_base
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -117,7 +117,7 @@ class Exchanges(GroupBase):
         return self._messages("gather", opts, [source], [opts.rootRank], targets, range(self._size))
 
     def gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TuttiWork:
-        """As gather, into the ranks' equal parts of one tensor. torch asks for it from 2.14 on."""
+        """Like gather, but into the ranks' equal parts of one tensor. torch calls it from 2.14 on."""
         if opts.rootRank != self._rank:
             return self.gather([], [source], opts)
         if output.numel() != source.numel() * self._size or not output.is_contiguous():
@@ -144,7 +144,7 @@ class Exchanges(GroupBase):
         targets: list[torch.Tensor],
         of: Sequence[int],
     ) -> TuttiWork:
-        """Sends `sources` to these ranks, and receives `targets` of those, all at once."""
+        """Sends `sources` to the ranks `to` and receives `targets` from the ranks `of`, all at once."""
         buffers, finish = stage(targets)
         lane = self._lanes.of(*targets, *sources)
 
@@ -183,7 +183,7 @@ class Exchanges(GroupBase):
     all_to_all_single = alltoall_base
 
     def _split(self, name: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
-        """The tensor's block for each rank: so many rows, or the same number for all."""
+        """The tensor's block for each rank: as many rows as `splits` says, or the same number for all."""
         rows = tensor.size(0) if tensor.dim() else 1
         if not splits:
             if rows % self._size:

@@ -27,9 +27,9 @@ def one(tensors: Sequence[Any], what: str) -> Any:
 
 
 class GroupBase(dist.ProcessGroup):
-    """Holds the communicators, and is its devices' c10d::Backend to who asks for one. Subclasses add operations."""
+    """Holds the communicators, and answers as its devices' c10d::Backend. Subclasses add operations."""
 
-    # Whether torch is to compare the ranks' calls, or to record them (devices.py).
+    # Whether the ranks' calls are compared, and whether torch records them (devices.py).
     _compares = _records = False
 
     def __init__(self, rank: int, size: int, devices: Sequence[str], others: dist.ProcessGroup | None) -> None:
@@ -45,13 +45,13 @@ class GroupBase(dist.ProcessGroup):
         self._find_short_way()
 
     def _find_short_way(self) -> None:
-        """For the module in C, which has only tensors in host memory and bypasses who compares and records calls."""
+        """For the C module, which takes only tensors in host memory and bypasses comparing and recording."""
         watched = self._compares or self._records
         self._short = self._communicator if "cpu" in self._devices and not watched else None
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """The calls within are one group of Tutti's: they run side by side where they can."""
+        """The calls within form one group of Tutti's calls: they run concurrently where possible."""
         self._api.tuttiGroupStart()
         try:
             yield
@@ -59,7 +59,7 @@ class GroupBase(dist.ProcessGroup):
             code = self._api.tuttiGroupEnd()
         self._communicator.check(code)
 
-    # ---- what c10d asks a backend for, and a group for its backends ----
+    # ---- what c10d asks of a backend, and of a group about its backends ----
 
     supports_splitting = True
     supports_coalescing = supports_time_estimate = supports_shrinking = False
@@ -82,7 +82,7 @@ class GroupBase(dist.ProcessGroup):
         return False
 
     def eager_connect_single_device(self, device: torch.device | None) -> None:
-        """The first operation on a device makes its communicator."""
+        """Does nothing: the first operation on a device creates its communicator."""
 
     def perform_nocolor_split(self, device: torch.device) -> None:
         """Ranks outside the new group do nothing."""

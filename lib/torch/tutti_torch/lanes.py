@@ -1,9 +1,9 @@
 """Where a group's operations run: for host memory on the caller's thread or on a stream of Tutti's own, for a CUDA
-device in the order of torch's streams. A lane is the communicator for one of them, and how it launches.
+device in the order of torch's streams. A lane is one of them: its communicator, and how it launches.
 
-On a CUDA device nothing blocks the caller. What is called synchronously takes its place in torch's current stream. What is
-asynchronous runs on a stream of the lane's, which first waits for the current stream; Work.wait() makes the stream that is
-current then wait for the operation. Whatever an operation reads or writes stays alive until the device is done with it.
+On a CUDA device nothing blocks the caller. A synchronous operation takes its place in torch's current stream. An
+asynchronous one runs on the lane's own stream, which first waits for the current stream; Work.wait() makes the then
+current stream wait for the operation. Memory that an operation uses stays alive until the device is done with it.
 """
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Lane:
         finish: Finish = None,
         keep: object = None,
     ) -> Any:
-        """`what` is called with these tensors: issue(handle, stream) calls Tutti's functions, and finish() runs when they
-        are done, in host memory on the stream's thread if is_async; on a device it only enqueues copies, on the stream
-        that was given to issue. `keep` is what has to stay alive until then."""
+        """Launches `what` on these tensors: issue(handle, stream) calls Tutti's functions, and finish() runs when they
+        are done: in host memory on the stream's thread if is_async; on a device it only enqueues copies, on the stream
+        that was given to issue. `keep` has to stay alive until then."""
         comm = self.communicator.handle
         return self._launch(is_async, comm, called(what, tensors, issue), results, finish, keep)
 
@@ -79,7 +79,7 @@ class HostLane(Lane):
                     error = error_of(code, None, communicator.label)
                 elif finish is not None:
                     finish()
-            except BaseException as raised:  # noqa: BLE001  # there is no one above to take it
+            except BaseException as raised:  # noqa: BLE001  # no caller above can catch it
                 error = raised
             keep = None
             work.complete(error)
@@ -100,7 +100,7 @@ class CudaWork(dist.Work):
         self._event.record(torch.cuda.current_stream(lane.device) if stream is None else stream)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """The host does not wait, so there is no time-out but the communicator's own."""
+        """The host does not wait, so there is no time-out except the communicator's own."""
         error = self.exception()
         if error is not None:
             raise error
@@ -140,7 +140,7 @@ class CudaLane(Lane):
         super().__init__(communicator)
         self.device = device
         self._stream = torch.cuda.Stream(device)
-        # What the device may still use: torch would give the memory away as soon as nobody refers to it.
+        # Tensors that the device may still use: torch would reuse their memory as soon as nothing refers to them.
         self._in_use: collections.deque[tuple[CudaWork, object]] = collections.deque()
         self._guard = threading.Lock()
 
@@ -158,7 +158,7 @@ class CudaLane(Lane):
                 if finish is not None:
                     finish()
             work = CudaWork(self, results, self._stream)
-            # A graph that is being captured has memory of its own, and events that cannot be asked.
+            # A graph that is being captured has memory of its own, and events that cannot be queried.
             if not torch.cuda.is_current_stream_capturing():
                 while self._in_use and self._in_use[0][0]._event.query():
                     self._in_use.popleft()
@@ -171,7 +171,7 @@ class CudaLane(Lane):
 
 
 class Lanes:
-    """A group's, one for host memory and one for each CUDA device that tensors come from."""
+    """A group's lanes: one for host memory, and one for each CUDA device that tensors come from."""
 
     def __init__(self, host: HostLane, rank: int, join: Callable[[bytes, int], Communicator]) -> None:
         """join(id, device) makes the communicator for a device."""
@@ -188,7 +188,7 @@ class Lanes:
                 raise TuttiError(f"tensors on {device} and {tensor.device} in one operation")
         if device.type == "cpu":
             return self.host
-        check_dense(tensors[0])  # before all ranks have to come
+        check_dense(tensors[0])  # before _make(), which needs all ranks
         return self._on(device)
 
     def _on(self, device: torch.device) -> CudaLane:
@@ -202,7 +202,7 @@ class Lanes:
         api = library.load()
         unique = library.UniqueId()
         made = api.tuttiGetUniqueId(ctypes.byref(unique)) if self._rank == 0 else library.SUCCESS
-        # Also after an error: the others wait for it, and an id of zeros is refused.
+        # Even after an error: the other ranks wait for the id, and one of zeros is refused.
         comm = self.host.communicator.handle
         sent = api.tuttiBcast(ctypes.addressof(unique), library.UNIQUE_ID_BYTES, library.UINT8, 0, comm, None)
         self.host.check(made)

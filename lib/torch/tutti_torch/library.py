@@ -23,7 +23,7 @@ _NAMES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64"),
     *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
 )
-# By the names that NumPy and torch have for them.
+# By their names in NumPy and torch.
 TYPES = {name: code for code, name in enumerate(_NAMES)}
 # tuttiRedOp_t
 SUM, PROD, MAX, MIN, AVG = range(5)
@@ -56,7 +56,7 @@ class Config(ctypes.Structure):
 
 
 STREAM_CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)
-# What streams have still to report, by number.
+# Callbacks of streams that have not run yet, by number.
 _pending: dict[int, Callable[[int], None]] = {}
 _numbers = itertools.count(1)
 _report = STREAM_CALLBACK(lambda _, code, number: _pending.pop(number)(code))
@@ -65,7 +65,7 @@ _SIZES = POINTER(c_size_t)
 _HANDLE = POINTER(c_void_p)
 _COMM, _STREAM, _BUFFER, _TYPE, _OP = c_void_p, c_void_p, c_void_p, c_int, c_int
 
-# What the functions that the package calls take, in tutti.h's order; all but the last two return a tuttiResult_t.
+# Argument types of the functions called, in tutti.h's order; all except the last two return a tuttiResult_t.
 PROTOTYPES: dict[str, list[type]] = {
     "tuttiGetVersion": [POINTER(c_int)],
     "tuttiGetUniqueId": [POINTER(UniqueId)],
@@ -110,8 +110,8 @@ PROTOTYPES: dict[str, list[type]] = {
 
 
 def candidates() -> list[str]:
-    """Where libtutti is looked for: TUTTI_LIBRARY alone, or in the package, the tree's build/, what this package was
-    installed beside, and the system's loader."""
+    """Where to look for libtutti: TUTTI_LIBRARY alone, or in the package, in the tree's build/, in the folders that the
+    package is installed beside, and where the system's loader looks."""
     named = os.environ.get("TUTTI_LIBRARY")
     if named:
         return [str(Path(named) / "libtutti.so.0") if Path(named).is_dir() else named]
@@ -134,7 +134,7 @@ def load() -> ctypes.CDLL:
             break
         except OSError as error:
             complaints.append(str(error))
-            # Any other sentence is about something that libtutti needs.
+            # Any other message is about something that libtutti needs.
             if str(error) != f"{name}: cannot open shared object file: No such file or directory":
                 broken = broken or f"{name} is there, but cannot be loaded ({error}): install what it needs"
     else:
@@ -151,7 +151,7 @@ def load() -> ctypes.CDLL:
 
 
 def sentence(code: int, comm: int | None = None) -> str:
-    """What a result that is not success says. comm: whose last error it is; None: this thread's."""
+    """The message for a result other than success, with comm's last error, or this thread's if comm is None."""
     api = load()
     more = api.tuttiGetLastError(comm) or api.tuttiGetLastError(None) or b"no more is known"
     return f"Tutti: {api.tuttiGetErrorString(code).decode()} ({more.decode(errors='replace')})"
@@ -189,7 +189,7 @@ def config(init_timeout_s: int, op_timeout_s: int, deterministic: bool = False, 
 
 
 def when_done(stream: int, finish: Callable[[int], None]) -> int:
-    """finish(result) is called on the stream's thread when all that is queued now is done. It may not raise. Returns a
+    """The stream's thread calls finish(result), which must not raise, when all that is queued now is done. Returns a
     tuttiResult_t."""
     number = next(_numbers)
     _pending[number] = finish

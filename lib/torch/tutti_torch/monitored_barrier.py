@@ -1,4 +1,4 @@
-"""A barrier that says who did not come. It goes through the store, so that the group stays usable when somebody is late."""
+"""A barrier that names absent ranks. It goes through the store, so that the group stays usable when a rank is late."""
 from __future__ import annotations
 
 import time
@@ -10,25 +10,25 @@ from . import library
 from .errors import TuttiError
 from .rendezvous import poll
 
-# Rank 0 says what came out only after its own limit has passed.
+# For ranks other than 0: rank 0 may announce the outcome only after its own limit has passed.
 _GRACE_S = 10
 
 
 def _comes(store: dist.Store, key: str, end: float) -> bool:
-    """Whether another rank sets the key until then. Threads that open channels for messages need the store meanwhile."""
+    """Whether another rank sets the key before `end`. Polls: threads that open channels need the store meanwhile."""
     return poll(store, [key], lambda: time.monotonic() < end, 0.02) or store.check([key])
 
 
 def monitored_barrier(
     store: dist.Store, rank: int, size: int, number: int, timeout: timedelta, wait_all_ranks: bool
 ) -> None:
-    """Collective; `number` counts the group's calls. Rank 0 waits for all, the others for rank 0. Raises on all ranks
-    when one does not come in time: the first one that rank 0 misses or, with wait_all_ranks, all of them."""
+    """Collective; `number` counts the group's calls. Rank 0 waits for all, the others for rank 0. If ranks do not come
+    in time, all ranks get an error that names the first one that rank 0 misses or, with wait_all_ranks, all of them."""
     key, end = f"tutti/monitored/{number}", time.monotonic() + timeout.total_seconds()
     if rank != 0:
         store.set(f"{key}/{rank}", "1")
         sentence = f"it did not come within {timeout.total_seconds():g} s"
-        missed: RuntimeError | None = None  # that the store has gone
+        missed: RuntimeError | None = None  # the error if the store has gone
         try:
             if _comes(store, f"{key}/out", end + _GRACE_S):
                 sentence = bytes(store.get(f"{key}/out")).decode()

@@ -1,4 +1,4 @@
-"""Where in the user's program an operation is called, for Tutti's sentences: "all_reduce of float32[1024] at train.py:41".
+"""Where the user's program calls an operation, for Tutti's messages: "all_reduce of float32[1024] at train.py:41".
 
 A place is named to the library once; afterwards a call looks up its number, which takes less than a microsecond.
 """
@@ -18,10 +18,10 @@ from torch._C._profiler import _RecordFunctionFast
 from . import library
 from .errors import check
 
-# Fewer than the library keeps.
+# The most places kept here; the library keeps more.
 _MOST = 2048
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-# What is no user's: torch, what is installed beside it, and Python's own.
+# Paths of files that are not the user's: torch, what is installed beside it, and Python's own.
 _FOREIGN = (
     HERE,
     os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))) + os.sep,
@@ -31,10 +31,10 @@ _FOREIGN = (
 _numbers: dict[Any, int] = {}
 _foreign: dict[str, bool] = {}
 _set_place: Any = None
-# The module in C (calls.py), which keeps places, too, and sets them sooner.
+# The module in C (calls.py), which keeps places, too, and sets them faster.
 _calls: Any = None
 _profiles = torch.autograd._profiler_enabled
-# What c10d calls its operators, for torch's profiler.
+# c10d's names of its operators, for torch's profiler.
 _IN_C10D = {
     "all_reduce": "allreduce_",
     "broadcast": "broadcast_",
@@ -58,7 +58,7 @@ def stand_at(number: int) -> None:
     """Names the place from which this thread's next operations are called."""
     global _set_place
     if _set_place is None:
-        # Too short to let another thread have the interpreter for.
+        # PyDLL keeps the interpreter's lock: the call is too short to release it.
         _set_place = ctypes.PyDLL(library.load()._name).tuttiSetPlace
         _set_place.argtypes, _set_place.restype = [ctypes.c_uint64], ctypes.c_int
     _set_place(number)
@@ -98,9 +98,9 @@ def _name(text: str) -> int:
 
 
 def number(what: str, first: torch.Tensor | None, tensors: int, frame: FrameType | None) -> int:
-    """The number of the place where this frame is: there `what` is called with so many tensors, of which this is the first."""
+    """The number of this frame's place, where `what` is called with `tensors` tensors, beginning with `first`."""
     code = frame.f_code if frame is not None else None
-    # Functions of one file have the same offsets.
+    # With the first line, because functions of one file have the same offsets.
     where = (code.co_filename, code.co_firstlineno, frame.f_lasti) if code is not None else None
     key = (what, where, tensors, first.dtype, first.shape) if first is not None else (what, where)
     known = _numbers.get(key)
@@ -138,8 +138,8 @@ def stand_at_end(error: BaseException | None) -> None:
 
 
 def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None]) -> Callable[..., None]:
-    """issue(), which makes the library's calls on this thread, in the name of the place that called; seen by torch's
-    profiler if that is on, as the operations of its own backends are."""
+    """Names the calling place to the library, for the calls that issue() makes on this thread, and returns issue(). If
+    torch's profiler is on, it records issue() as it does the operations of its own backends."""
     if _calls is not None:
         _calls.stand_at(what, tensors[0] if tensors else None, len(tensors))
     else:
@@ -159,7 +159,7 @@ def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None
 
 
 def _until_done(what: str, comm: int, stream: int, issue: Callable[..., None]) -> None:
-    """The profiler's record ends with the operation, on a stream of Tutti's."""
+    """issue() on a stream of Tutti's; the profiler's record ends with the operation."""
     done: torch.futures.Future[None] = torch.futures.Future()
     with torch.autograd.profiler.record_function(f"tutti:{what}") as record:
         record._call_end_callbacks_on_future(done)

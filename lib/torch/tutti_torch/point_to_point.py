@@ -1,9 +1,9 @@
-"""send, recv, and recv from anybody.
+"""send, recv, and recv from any rank.
 
 c10d lets sends and receives of one pair overtake each other: by tag, by direction, and by threads. A Tutti communicator
-runs one operation at a time. So each direction of each pair that talks has a communicator and, on either side, a thread
-of its own. A message is a header (tag, bytes) and its bytes. The receiving thread reads a header only while somebody is
-waiting for one; messages that nobody has asked for yet are kept.
+runs one operation at a time. So each direction of each communicating pair has a communicator of its own and, on either
+side, a thread. A message is a header (tag, bytes) and its bytes. The receiving thread reads a header only while a
+receive is posted; messages that no receive has asked for yet are kept.
 
     sender                                    receiver
     Outbox: queue -> thread -> header, bytes -> thread -> Inbox: posted receives by tag; kept messages
@@ -29,7 +29,7 @@ from .tensors import write
 from .work import TuttiWork
 
 _HEADER = struct.Struct("<qQ")
-# A channel may be silent for as long as the group lives; who waits for a message has a limit of his own.
+# A channel may be silent for as long as the group lives; a caller that waits for a message has its own limit.
 _FOREVER_S = 31_536_000
 
 
@@ -49,7 +49,7 @@ class _Send(NamedTuple):
 
 
 class Receive:
-    """A receive that somebody waits for, from one rank or, posted to several inboxes, from any of them."""
+    """A pending receive: from one rank or, posted to several inboxes, from any of their ranks."""
 
     def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor, tag: int, work: TuttiWork, place: int) -> None:
         self.tensor, self.buffer, self.tag, self.work, self.place = tensor, buffer, tag, work, place
@@ -73,7 +73,7 @@ class Receive:
                 write(self.tensor, self.buffer)
                 if not self.tensor.is_cpu:
                     torch.cuda.current_stream(self.tensor.device).synchronize()
-        except BaseException as raised:  # noqa: BLE001  # whoever waits gets it
+        except BaseException as raised:  # noqa: BLE001  # the waiting caller gets it
             error = raised
         self.work.complete(error, source)
 
@@ -91,13 +91,13 @@ class _Channel:
     def _main(self) -> None:
         try:
             self._run()
-        except BaseException as error:  # noqa: BLE001  # whoever waits gets it
+        except BaseException as error:  # noqa: BLE001  # the waiting caller gets it
             self._fail(error)
 
     def _connect(self, unique: bytes, rank: int) -> Communicator:
         label = f" (messages with rank {self.peer} of the group{self.channels.label})"
         options = library.config(self.channels.init_s, _FOREVER_S)
-        # Which channel is there first is chance; the id is the same on both ranks.
+        # Ranks open channels in different orders; the id, which is the same on both, gives them one order at exit.
         self.comm = Communicator(unique, rank, 2, options, label, self.channels.group_error, unique)
         return self.comm
 
@@ -192,7 +192,7 @@ class Inbox(_Channel):
         self.thread.join(10)
 
     def _is_wanted(self) -> bool:
-        """Somebody waits for a message, and the group can still bring one."""
+        """Whether a receive waits for a message; raises if the group can no longer bring one."""
         broken = self.channels.group_error()
         if broken is not None:
             raise broken
@@ -237,7 +237,7 @@ class Inbox(_Channel):
             wanted.finish(self.peer, size)
             return
         with self._changed:
-            # Somebody may have asked for it while it came. Who asked after him keeps his turn.
+            # Receives may have been posted while the message arrived: the earliest one takes it.
             late = next((posted for posted in self._posted if posted.tag == tag and posted.take()), None)
             if late is None:
                 self._kept.append((tag, data))
@@ -254,7 +254,7 @@ class Inbox(_Channel):
 
 
 class Channels:
-    """All of one group's."""
+    """All channels of one group."""
 
     def __init__(
         self,

@@ -32,8 +32,9 @@ NAME = "tutti"
 
 
 class TuttiProcessGroup(Reductions, Exchanges):
-    """Made by init_process_group("tutti") and new_group. `devices` are the types of device whose backend it is; `others`
-    is a group with the backends of the other devices, if there are any. One that `waits` has no peers before reconfigure()."""
+    """Made by init_process_group("tutti") and new_group. `devices` are the types of device whose backend it is;
+    `others` is a group with the backends of other devices, if there are any. With `waits` it has no peers before
+    reconfigure()."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         init_s = limit_s(timeout, "TUTTI_INIT_TIMEOUT")
         op_s = limit_s(timeout, "TUTTI_OP_TIMEOUT")
         deterministic = torch.are_deterministic_algorithms_enabled()
-        # Messages wait in channels, which have no limit.
+        # The limit for each message, since channels have none.
         named = os.environ.get("TUTTI_OP_TIMEOUT", "") if op_s == library.UNDEFINED_INT else ""
         self._message_limit = timedelta(seconds=int(named)) if named.isdigit() else timeout
 
@@ -77,20 +78,20 @@ class TuttiProcessGroup(Reductions, Exchanges):
             unique = meeting.exchange_id(timeout)
             communicator = join(unique, None)
             forget_id(store, rank)
-            # What an earlier group of the same name has left in the store is not for this one.
+            # The prefix hides what an earlier group of the same name has left in the store.
             own_store = dist.PrefixStore(hashlib.sha256(unique).hexdigest()[:16], store)
         self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
         self._store, self._own_store, self._label = store, own_store, label
         self._global_ranks = list(global_ranks) or list(range(size))
 
         def broken() -> BaseException | None:
-            """Why no message comes any more; what was destroyed or aborted raises it."""
+            """Why no more messages can come, if so; raises if the communicator was destroyed or aborted."""
             return communicator.async_error() if communicator.handle else None
 
         self._channels = Channels(own_store, rank, size, init_s, label, broken)
         self._barriers = itertools.count()
 
-    # ---- what c10d asks a group for ----
+    # ---- what c10d asks of a group ----
 
     def getBackendName(self) -> str:  # noqa: N802
         return NAME
@@ -153,7 +154,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
             buffer = stage([tensor])[0][0]
         else:
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
-            # The message may come at any time, and is copied by another thread.
+            # The message may arrive at any time, and another thread copies it.
             torch.cuda.current_stream(tensor.device).synchronize()
         self._channels.receive(Receive(tensor, buffer, tag, work, place("recv", [tensor])), peers)
         return work
@@ -174,7 +175,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         group_desc: str | None = None,
         device_types: Any = None,
     ) -> TuttiProcessGroup | None:
-        """As torch.distributed.split_group asks for it: a group of these ranks of this one, None to who is not in there."""
+        """For torch.distributed.split_group: a group of these ranks of this group, or None on ranks outside it."""
         if self._rank not in ranks:
             return None
         if self._others is not None:
@@ -224,9 +225,9 @@ class TuttiProcessGroup(Reductions, Exchanges):
         return self._handle
 
     def reconfigure(self, opts: Any) -> TuttiWork:
-        """Collective of the groups with these handles, whose ranks are their places in the list (of a set: in alphabetical
-        order). They met in one store when they were made. What is under way in the old group ends with an error; that may
-        have lost ranks or been aborted, and the others need not come."""
+        """Collective over the groups with these handles; a rank is its handle's index in the list (a set is sorted
+        alphabetically). They must have been created with one store. Operations under way in the old group end with an
+        error; it may have lost ranks or been aborted, and ranks that are left out need not call."""
         handles = opts.handles if isinstance(opts.handles, list) else sorted(opts.handles)
         if self._handle not in handles:
             raise TuttiError(
@@ -245,11 +246,11 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
 
 class SortingProcessGroup(Sorting, TuttiProcessGroup):
-    """A group of several backends, or one that torch compares (TORCH_DISTRIBUTED_DEBUG=DETAIL) or records."""
+    """A group of several backends, or one whose calls are compared (TORCH_DISTRIBUTED_DEBUG=DETAIL) or recorded."""
 
 
 def _label(global_ranks: Sequence[int]) -> str:
-    """Ranks in messages are the group's; this says whose they are in the job."""
+    """Ranks in messages are the group's; this gives their numbers in the job."""
     if not global_ranks or list(global_ranks) == list(range(len(global_ranks))):
         return ""
     shown = ", ".join(f"{i} is {r}" for i, r in enumerate(global_ranks[:16])) + ", ..." * (len(global_ranks) > 16)
@@ -260,13 +261,13 @@ def _lost_of(global_ranks: list[int]) -> list[int]:
     """Which of a new group's ranks have died, as far as the job's group knows."""
     try:
         lost = set(dist.group.WORLD.lost_ranks())
-    except (AttributeError, TuttiError):  # there is none yet, or no more, or it is not Tutti's
+    except (AttributeError, TuttiError):  # no such group yet or any more, or it is not Tutti's
         return []
     return [rank for rank, in_job in enumerate(global_ranks) if in_job in lost]
 
 
 def create(options: Any, _: Any = None) -> TuttiProcessGroup:
-    """What c10d calls for a new group."""
+    """c10d calls this to create a group."""
     _serve_monitored_barrier()
     devices, there = devices_of_creation(NAME)
     others = make_others(there, NAME)
@@ -282,7 +283,7 @@ def create(options: Any, _: Any = None) -> TuttiProcessGroup:
 
 @functools.cache
 def _serve_monitored_barrier() -> None:
-    """torch.distributed.monitored_barrier refuses all backends but gloo by name. From the first group on it serves
+    """torch.distributed.monitored_barrier refuses by name all backends except gloo. Once a group exists it serves
     Tutti's, too."""
     theirs = dist.monitored_barrier
 

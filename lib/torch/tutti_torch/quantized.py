@@ -1,5 +1,5 @@
 """A communication hook of DDP for slow networks: gradients travel as one byte each (tuttiAllReduceQuantized)."""
-# No annotations from __future__: DDP looks at the hook's.
+# No annotations from __future__: DDP inspects the hook's.
 from typing import Any
 
 import torch
@@ -15,9 +15,9 @@ _WIRES = {"int8": library.INT8, "e4m3": library.FLOAT8E4M3}
 
 
 class QuantizedState:
-    """How quantized_hook sends: in which group, as "int8" or "e4m3", in blocks of 64, 128, 192 or 256 elements behind
-    a scale. With error_feedback what that takes from this rank's gradients is added to its next ones; it keeps a float for
-    each of them."""
+    """How quantized_hook sends: in which group, as "int8" or "e4m3", in blocks of 64, 128, 192 or 256 elements behind a
+    scale. With error_feedback what that loses of this rank's gradients is added to its next ones; this keeps a float
+    for each."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class QuantizedState:
         if not isinstance(where, TuttiProcessGroup):
             raise TuttiError(f"quantized_hook: the process group is {type(where).__name__}, not Tutti's")
         self.group, self.wire, self.block_elems, self.error_feedback = where, wire, block_elems, error_feedback
-        # Of each bucket, with where its parameters are: DDP makes other buckets after the first step.
+        # By bucket, with its parameters' addresses: DDP makes other buckets after the first step.
         self._errors: dict[int, tuple[list[int], torch.Tensor]] = {}
 
     def _errors_of(self, bucket: dist.GradBucket) -> torch.Tensor:
@@ -61,8 +61,8 @@ class QuantizedState:
 
 
 def quantized_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """For DistributedDataParallel.register_comm_hook(state, quantized_hook), where `state` is a QuantizedState, or a group
-    of Tutti's or None (the world) for one as int8. The average of 32-bit gradients has the error that tutti.h states, and
-    the same bits on all ranks; other types are averaged as they are."""
+    """For DistributedDataParallel.register_comm_hook(state, quantized_hook), where `state` is a QuantizedState, or a
+    Tutti group or None (the world) for int8. The average of 32-bit gradients has the error that tutti.h states, and the
+    same bits on all ranks; other types are averaged as they are."""
     how = state if isinstance(state, QuantizedState) else QuantizedState(state)
     return how.average(bucket).get_future().then(lambda done: done.value()[0])

@@ -24,7 +24,7 @@ AVERAGE.reduceOp = dist.ReduceOp.AVG
 class Reductions(GroupBase):
     @contextmanager
     def _operator(self, op: Any, number: int, plan: Reduction, comm: int) -> Iterator[int]:
-        """The operator's number for Tutti; that of PREMUL_SUM lives for as long as the call."""
+        """The operator's number for Tutti; PREMUL_SUM has one only during the call."""
         if number != PREMUL_SUM:
             yield plan.op
             return
@@ -77,15 +77,16 @@ class Reductions(GroupBase):
         return lane.launch("all_reduce", tensors, is_async, issue, tensors, finish, plans)
 
     def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
-        """Runs at once what takes several operations in a row, so that no later call comes between them."""
+        """Completes at once what takes several operations in a row, so that no later call comes between them."""
         for tensor, result in zip(tensors, results):
             if result is not tensor:
-                with torch.no_grad():  # parameters, too; who is sparse has no memory that detach() would share
+                with torch.no_grad():  # for parameters; a sparse tensor has no memory that detach() would share
                     tensor.copy_(result)
         return TuttiWork(tensors)
 
     def _combine(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """AND, OR and XOR of integers, which Tutti lacks: each rank gathers all inputs and combines them, piece by piece."""
+        """AND, OR and XOR of integers, which Tutti cannot do: each rank gathers all inputs and combines them by
+        pieces."""
         if tensor.is_floating_point() or tensor.is_complex():
             raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers")
         result = plain(tensor).clone().view(-1)
@@ -98,7 +99,7 @@ class Reductions(GroupBase):
         return result.view(tensor.shape)
 
     def _all_gather_now(self, everyone: torch.Tensor, mine: torch.Tensor) -> None:
-        """For what the caller's own steps read next."""
+        """Synchronous, because the caller reads the result next."""
         size = mine.numel() * mine.element_size()
         lane = self._lanes.of(mine)
 
@@ -161,7 +162,7 @@ class Reductions(GroupBase):
     ) -> TuttiWork:
         return self._reduce_scatter([(output, source, None) for output, source in zip(outputs, inputs)], opts)
 
-    # torch 2.13 has new names for these, and asks for either.
+    # torch 2.13 has new names for these, and calls either.
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -186,7 +187,7 @@ class Reductions(GroupBase):
                 continue
             plan = reduction(source, SUM if number == PREMUL_SUM else number)
             per_element = plan.elems // max(source.numel(), 1)
-            # The result has the form of the buffer: a wider type, or two numbers for a complex one.
+            # The result has the form of the buffer: a wider type, or two numbers for each complex one.
             direct = plan.buffer.dtype == output.dtype and output.is_contiguous() and not output.is_neg()
             into = output if direct else plan.buffer.new_empty(output.numel() * per_element)
             parts.append((plan, into, output, [count * per_element for count in counts] if counts else None))

@@ -15,11 +15,11 @@ from .errors import TuttiError, check
 
 _log = logging.getLogger("tutti_torch")
 _ID = "tutti/id"
-# After that the log says who has not come.
+# After this time the log says which ranks have not come.
 _PATIENCE = timedelta(seconds=3)
-# In front of what rank 0 puts under _ID.
+# The first byte of what rank 0 stores under _ID.
 _GOOD, _BAD = b"+", b"-"
-# Rank 0 waits so long for the others to have read that the group does not form: its store may end with it.
+# How long rank 0 waits for the others to read that the group does not form: its store may end with it.
 _LAST_WORD = timedelta(seconds=2)
 
 
@@ -42,14 +42,14 @@ def _named(ranks: list[int]) -> str:
 
 
 class Meeting:
-    """`rank` of `size` at the store; `lost` tells which ranks are known to have died, by another group; `label` whose
-    ranks these are."""
+    """`rank` of `size` at the store; `lost` returns the ranks that another group knows to have died; `label` says in
+    errors which ranks of the job these are."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, lost: Callable[[], list[int]], label: str) -> None:
         self._store, self._rank, self._size, self._lost, self._label = store, rank, size, lost, label
 
     def _wait(self, keys: list[str], limit: timedelta, of: list[int]) -> bool:
-        """Waits until the keys of that many ranks are set, or the limit passes. An error names ranks that have died."""
+        """Waits until these ranks' keys are set; false after the limit. An error names ranks that have died."""
         end = time.monotonic() + limit.total_seconds()
 
         def go_on() -> bool:
@@ -68,7 +68,7 @@ class Meeting:
         return [rank for rank in ranks if not self._store.check([_here(rank)])]
 
     def _wait_for_all(self, limit: timedelta) -> list[int]:
-        """As _absent; says in time who is late."""
+        """Like _absent for all other ranks; logs which ones are late."""
         absent = self._absent(list(range(1, self._size)), min(limit, _PATIENCE))
         if not absent or limit <= _PATIENCE:
             return absent
@@ -80,7 +80,7 @@ class Meeting:
 
     def _id_of_rank_0(self, limit: timedelta) -> bytes:
         self._store.set(_here(self._rank), "1")
-        # Rank 0 needs a moment to say who is missing.
+        # Rank 0 needs a moment to say which ranks are missing.
         if not self._wait([_ID], limit + timedelta(seconds=5), list(range(self._size))):
             sentence = f"rank 0 of the group did not come within {limit.total_seconds():g} s"
             raise TuttiError(sentence, library.TIMEOUT)
@@ -122,7 +122,7 @@ def forget_id(store: dist.Store, rank: int) -> None:
 
 def poll(store: dist.Store, keys: list[str], go_on: Callable[[], bool], most_pause_s: float) -> bool:
     """Whether other ranks set the keys before go_on() is false. It never blocks within the store, whose one connection
-    all threads share, and which logs each wait that comes to nothing."""
+    all threads share, and which logs each wait that fails."""
     pause_s = 0.0005
     while go_on():
         if store.check(keys):

@@ -17,7 +17,7 @@ _OPS = (int(dist.ReduceOp.SUM), int(dist.ReduceOp.AVG))
 
 
 def _gather_rows(group: Reductions, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    """The ranks' rows one after the other; rank r has counts[r] of them."""
+    """The rows of all ranks, in the order of ranks; rank r has counts[r] of them."""
     everyone = rows.new_empty((sum(counts), *rows.shape[1:]))
     where = blocks(everyone.split(counts))
     code = library.load().tuttiAllGatherv(rows.data_ptr(), *where, group._communicator.handle, None)
@@ -26,14 +26,14 @@ def _gather_rows(group: Reductions, rows: torch.Tensor, counts: list[int]) -> to
 
 
 def all_reduce(group: Reductions, tensor: torch.Tensor, number: int) -> torch.Tensor:
-    """Blocks. All ranks get the same coalesced tensor."""
+    """Blocks until done. All ranks get the same coalesced tensor."""
     if tensor.layout is not torch.sparse_coo or number not in _OPS or tensor.device.type != "cpu":
         raise TuttiError(
             f"all_reduce of a tensor with layout {tensor.layout} on {tensor.device}: only SUM and AVG of "
             "torch.sparse_coo tensors in host memory; pass tensor.to_dense()"
         )
     mine = tensor.detach().coalesce()
-    # How many entries each rank has, and what the others have to agree on.
+    # The number of this rank's entries, and what all ranks have to agree on.
     header = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64)
     headers = header.new_empty((group._size, header.numel()))
     group._all_gather_now(headers, header)

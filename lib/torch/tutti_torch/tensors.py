@@ -12,9 +12,9 @@ from . import library
 from .errors import TuttiError
 
 TYPES: dict[torch.dtype, int] = {getattr(torch, name): code for name, code in library.TYPES.items()}
-# Types that Tutti does not add up, and one that holds all their values and gives the same bits.
+# Types that Tutti does not add up, each with a type that holds all its values and gives the same bits.
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32}
-# By number: to look an enum up by itself costs a microsecond.
+# By number: looking up an enumerator itself costs a microsecond.
 _OPS: dict[int, int] = {
     int(dist.ReduceOp.SUM): library.SUM,
     int(dist.ReduceOp.PRODUCT): library.PROD,
@@ -22,12 +22,12 @@ _OPS: dict[int, int] = {
     int(dist.ReduceOp.MIN): library.MIN,
     int(dist.ReduceOp.AVG): library.AVG,
 }
-# The same by the hash of c10d's ReduceOp, which is its number and takes a tenth of the time to get. Empty if it is another.
+# The same by the hash of c10d's ReduceOp, which is its number and takes a tenth of the time to get. Empty if it is not.
 _KINDS = {number: dist.ReduceOp(dist.ReduceOp.RedOpType(number)) for number in _OPS}
 OPERATORS = _OPS if all(hash(op) == number for number, op in _KINDS.items()) else {}
-# By the names that torch's functional collectives have for them.
+# By their names in torch's functional collectives.
 OPS = {name: getattr(dist.ReduceOp, name.upper()) for name in ("sum", "product", "max", "min", "avg", "band", "bor", "bxor")}
-# On the bytes 0 and 1.
+# For booleans, as the bytes 0 and 1.
 _BOOL_OPS: dict[int, int] = {
     int(dist.ReduceOp.SUM): library.MAX,
     int(dist.ReduceOp.MAX): library.MAX,
@@ -46,7 +46,7 @@ PREMUL_SUM = int(dist.ReduceOp.PREMUL_SUM)
 
 
 def is_gathered(number: int, dtype: torch.dtype) -> bool:
-    """Whether ranks gather all inputs and combine them: what Tutti does not reduce bit by bit."""
+    """Whether ranks gather all inputs and combine them: bitwise reductions, which Tutti does not have."""
     return number in BITWISE and not (dtype is torch.bool and number in _BOOL_OPS)
 
 
@@ -79,7 +79,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unit(dtype: torch.dtype) -> tuple[int, int]:
-    """The type in which elements of dtype are sent, and how many make one. Types that Tutti lacks are sent as bytes."""
+    """The type in which elements of dtype are sent, and how many make one. Types unknown to Tutti are sent as bytes."""
     code = TYPES.get(dtype)
     return (code, 1) if code is not None else (library.UINT8, dtype.itemsize)
 
@@ -90,8 +90,8 @@ def op_number(op: Any) -> int:
 
 
 def write(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """Copies into the tensor, on whatever thread: torch knows for each thread whether it is in inference mode, and lets only
-    such a one write to tensors that were made there."""
+    """Copies into the tensor on any thread: torch's inference mode is per thread, and only a thread in it may write to
+    tensors that were created in it."""
     with torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext():
         tensor.detach().copy_(source)
 
@@ -105,7 +105,7 @@ class Reduction(NamedTuple):
     elems: int
 
     def write_back(self, tensor: torch.Tensor) -> None:
-        """The result from the buffer into the tensor; the buffer is often the tensor's own memory."""
+        """Copies the result from the buffer into the tensor, unless the buffer is the tensor's own memory."""
         if self.buffer.data_ptr() == tensor.data_ptr():
             return
         write(tensor, torch.view_as_complex(self.buffer) if tensor.is_complex() else self.buffer)
@@ -136,8 +136,8 @@ def reduction(tensor: torch.Tensor, number: int) -> Reduction:
 
 
 def blocks(tensors: Sequence[torch.Tensor]) -> tuple[int, Any, Any, int]:
-    """For the functions that take a count and a displacement for each rank: an address, counts, displacements from there, and
-    the type. The tensors, at least one, are of one type, and each is contiguous, wherever they lie."""
+    """For the functions that take a count and a displacement for each rank: an address, counts, displacements from it,
+    and the type. The tensors, at least one, are of one type, and each is contiguous, wherever they lie."""
     code, factor = unit(tensors[0].dtype)
     size = tensors[0].dtype.itemsize // factor
     where = [tensor.data_ptr() for tensor in tensors]
@@ -148,7 +148,7 @@ def blocks(tensors: Sequence[torch.Tensor]) -> tuple[int, Any, Any, int]:
 
 
 def stage(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None]]:
-    """Buffers to receive into in place of `tensors`, and what brings their contents there afterwards."""
+    """Buffers to receive into in place of `tensors`, and a function that then copies their contents there."""
     for tensor in tensors:
         check_dense(tensor)
     buffers = [

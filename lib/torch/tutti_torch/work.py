@@ -1,8 +1,8 @@
 """Operations under way: the Work objects that c10d hands to its callers.
 
-A Tutti stream's thread says that an operation is done (library.when_done). It wakes whoever waits and has a future, if one
-was asked for, completed by a thread of the pool below: callbacks of futures may wait for later operations of the same
-stream, which that stream's own thread may not.
+A Tutti stream's thread reports that an operation is done (library.when_done). It wakes the waiting threads and has the
+future, if one was requested, completed by a thread of the pool below: callbacks of futures may wait for later
+operations of the same stream, which that stream's own thread must not do.
 """
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NO_TIMEOUT = timedelta(0)
 class TuttiWork(dist.Work):
     """One operation. It keeps what the operation reads and writes alive until it is done."""
 
-    # For who waits without a limit of his own, and what he is told then.
+    # The limit of a wait() without one, and the operation's name in its error.
     limit = NO_TIMEOUT
     what = "the operation"
-    # How it is at first. Most operations end where they are called, and change nothing of this.
+    # Initial state, in the class because most operations end within their call and change none of it.
     _source = -1
     _error: BaseException | None = None
     _is_error_seen = False
@@ -49,12 +49,12 @@ class TuttiWork(dist.Work):
         return self
 
     def complete(self, error: BaseException | None = None, source_rank: int = -1) -> None:
-        """Called once, by whoever has finished the operation."""
+        """Called once, by the thread that has finished the operation."""
         self._error, self._source = error, source_rank
         running, self._running = self._running, None
         assert running is not None, "this work was never started"
         running.release()
-        # Who asks for the future from here on sees that the work is done.
+        # From here on get_future() sees that the work is done.
         if self._gate is not None:
             completers.submit(self._open_gate)
 
@@ -107,7 +107,7 @@ class TuttiWork(dist.Work):
         return self._error
 
     def unseen_error(self) -> BaseException | None:
-        """The error of a failed operation that nobody has asked for."""
+        """The error of a failed operation, if nobody has asked for it."""
         return None if self._is_error_seen else self._error
 
     def result(self) -> list[torch.Tensor]:
@@ -124,7 +124,7 @@ class TuttiWork(dist.Work):
 
 
 class _Completers:
-    """Threads that complete futures. One is always free, since a callback may block for long."""
+    """Threads that complete futures. One is always free, since a callback may block for a long time."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
