@@ -1,10 +1,10 @@
-// The short way from Python to libtutti: one call for an operation, without ctypes. calls.py loads this module, which
-// lies beside libtutti, and hands it the addresses of libtutti's functions. It has only CPython's stable ABI, so that
-// one binary serves every Python from 3.10 on, and nothing of torch's C++: a tensor is read through DLPack, or asked by
+// The fast path from Python to libtutti: one call per operation, without ctypes. calls.py loads this module, which is
+// installed beside libtutti, and passes it the addresses of libtutti's functions. It uses only CPython's stable ABI, so
+// that one binary serves every Python from 3.10 on, and nothing of torch's C++: a tensor is read through DLPack, or by
 // its methods in Python.
 //
-// Threading: every function is called with the interpreter's lock; an operation lets go of it while it runs.
-// Lifetimes: the tables below keep what they name, so that an address stands for one object as long as it is in there.
+// Threading: every function is called with the interpreter's lock held; an operation releases it while it runs.
+// Lifetimes: the tables below own references to their objects, so that an address in them identifies one object.
 #include <Python.h>
 
 #include <array>
@@ -19,10 +19,10 @@
 
 namespace {
 
-// Counted with the package's (calls.py): a package that was installed at another time does without the module.
+// Incremented with the package's VERSION (calls.py): a package with another one does without the module.
 constexpr int kVersion = 3;
 
-// A reference that is given up at the end of its scope.
+// A reference that is released at the end of its scope.
 struct GiveUp {
   void operator()(PyObject* object) const { Py_DECREF(object); }
 };
@@ -45,23 +45,23 @@ struct Functions {
 };
 constexpr size_t kFunctions = sizeof(Functions) / sizeof(void*);
 
-// What else bind() is given, in its order.
+// The other arguments of bind(), in their order.
 struct Bound {
-  PyObject *tensor = nullptr, *parameter = nullptr;  // the types whose methods do nothing but answer
+  PyObject *tensor = nullptr, *parameter = nullptr;  // types whose methods have no side effects
   PyObject* types = nullptr;                         // torch.dtype -> tuttiDataType_t
   PyObject* profiles = nullptr;                      // () -> whether torch's profiler is on
-  PyObject* is_foreign = nullptr;                    // (file's name) -> whether it is no user's
+  PyObject* is_foreign = nullptr;                    // (file's name) -> whether it is not the user's
   PyObject* number = nullptr;     // (what, first tensor, how many, frame or None) -> the place's number
   PyObject* fail = nullptr;       // (group, tuttiResult_t) raises
   PyObject* names = nullptr;      // all_reduce_'s operators -> tuttiRedOp_t
   PyObject* operators = nullptr;  // hash of a ReduceOp -> tuttiRedOp_t
-  PyObject* finished = nullptr;   // the Work of what is done
+  PyObject* finished = nullptr;   // the Work of a finished operation
 };
 Functions tutti_calls;
 Bound bound;
 const DlExchange* exchange = nullptr;  // if this torch has it
 
-// A string that Python knows by its address from the module's beginning on.
+// A string that Python interns when the module is loaded.
 struct Name {
   explicit Name(const char* t) : text(t), next(std::exchange(first, this)) {}
   operator PyObject*() const { return object; }
@@ -82,11 +82,11 @@ struct Code {
   PyObject* code = nullptr;
   bool foreign = false;
 };
-// An operation, and its first tensor: as what it is known by.
+// An operation and its first tensor, as far as they distinguish places.
 struct Call {
   PyObject *what, *first;
   Py_ssize_t tensors;
-  uintptr_t type;  // tuttiDataType_t, or where torch's object for it is
+  uintptr_t type;  // tuttiDataType_t, or the address of torch's dtype
   const Shape* shape;
 };
 struct Place {
@@ -97,7 +97,7 @@ struct Place {
   Shape shape;
   uint64_t number = 0;
 };
-// Each has its slot by its address; another one with the same slot takes its place.
+// An object's address selects its slot; a later object with the same slot replaces it.
 std::array<Code, 64> codes;
 std::array<Place, 256> places;
 
@@ -126,7 +126,7 @@ int is_foreign(PyObject* code) {
 }
 
 struct Frame {
-  Ref frame, code;  // the user's; neither if there is none, or an exception
+  Ref frame, code;  // the user's; null if there is none, or after an exception
 };
 
 Frame user_frame() {
@@ -141,7 +141,7 @@ Frame user_frame() {
   return {};
 }
 
-// Has the place named to the library.
+// Names the place to the library.
 bool name_place(uint64_t* number, const Call& call, PyObject* frame) {
   const Ref count(PyLong_FromSsize_t(call.tensors));
   if (!count) return false;
@@ -151,7 +151,7 @@ bool name_place(uint64_t* number, const Call& call, PyObject* frame) {
   return PyErr_Occurred() == nullptr;
 }
 
-// From now on this thread's operations are this one, and come from the user's code that is nearest on the stack. False
+// Attributes this thread's operations from now on to this call, by the user's code that is nearest on the stack. False
 // with an exception.
 bool stand_at(const Call& call) {
   const Frame at = user_frame();
@@ -192,7 +192,7 @@ bool get_shape(PyObject* tensor, Shape* shape) {
   return PyErr_Occurred() == nullptr;
 }
 
-// By the methods that it has in Python.
+// Reads the tensor by its methods in Python.
 bool take_slowly(PyObject* tensor, Operand* operand) {
   const Ref dtype(PyObject_GetAttr(tensor, s_dtype));
   PyObject* const code = dtype ? PyDict_GetItemWithError(bound.types, dtype.get()) : nullptr;
@@ -206,8 +206,8 @@ bool take_slowly(PyObject* tensor, Operand* operand) {
   return true;
 }
 
-// A tensor that libtutti takes as it is: in host memory, its elements one after the other, aligned, and of a type that
-// Tutti has. False if it is not like that, also after an exception.
+// Reads a tensor that libtutti takes as it is: in host memory, contiguous, aligned, and of a type that Tutti has. False
+// for any other, and after an exception.
 bool take(PyObject* tensor, Operand* operand) {
   static constexpr size_t kTypeBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   if (tensor == nullptr || (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != bound.tensor &&
@@ -217,11 +217,11 @@ bool take(PyObject* tensor, Operand* operand) {
   const bool taken = exchange == nullptr ? take_slowly(tensor, operand)
                                          : exchange->describe(tensor, &described) == 0 && take(described, operand);
   if (!taken || reinterpret_cast<uintptr_t>(operand->at) % kTypeBytes[operand->type] != 0) return false;
-  // Memory may lack the sign of imaginary parts of what is conjugated, which lie side by side only if there is one.
+  // A conjugated tensor's imaginary parts may lack their sign in memory; they are contiguous only if there is one.
   return operand->elems != 1 || operand->type < tuttiFloat16 || !is_true(call(tensor, s_neg));
 }
 
-// Its communicator; none if it has none any more, or is another backend's.
+// The group's communicator; null if it no longer has one, or is another backend's.
 tuttiComm_t comm_of(PyObject* group) {
   const Ref communicator(PyObject_GetAttr(group, s_communicator));
   const Ref comm(communicator ? PyObject_GetAttr(communicator.get(), s_comm) : nullptr);
@@ -233,8 +233,8 @@ PyObject* not_simple() {
   Py_RETURN_NONE;
 }
 
-// Carries out an operation whose first tensor this is (or None): `done`, or null with an exception. None, and nothing
-// was done, if there is no communicator or torch's profiler is on: then the ordinary way finds errors, too.
+// Runs an operation with this first tensor (or None). Returns `done`, or null with an exception. Does nothing and
+// returns None if there is no communicator or torch's profiler is on: the ordinary way then also reports errors.
 template <typename Run>
 PyObject* carry_out(PyObject* group, PyObject* what, PyObject* first, const Operand& x, PyObject* done, Run run) {
   const Ref profiled(PyObject_CallFunctionObjArgs(bound.profiles, nullptr));
@@ -249,12 +249,12 @@ PyObject* carry_out(PyObject* group, PyObject* what, PyObject* first, const Oper
   return code ? PyObject_CallFunctionObjArgs(bound.fail, group, code.get(), nullptr) : nullptr;
 }
 
-// The only one of a list; null if it is none.
+// The only element of a list; null for anything else.
 PyObject* only(PyObject* tensors) {
   return PyList_Check(tensors) != 0 && PyList_Size(tensors) == 1 ? PyList_GetItem(tensors, 0) : nullptr;
 }
 
-// Of c10d's options: whether the caller waits, the operator, and the root. False also after an exception.
+// From c10d's options: whether the caller waits, the operator, and the root. False also after an exception.
 bool is_synchronous(PyObject* options) {
   const Ref later(PyObject_GetAttr(options, s_async));
   return later && later.get() == Py_False;
@@ -272,7 +272,7 @@ bool get_int(PyObject* object, PyObject* name, int* to) {
   return value && PyErr_Occurred() == nullptr;
 }
 
-// One block for each rank of the group.
+// Whether `all` is one block for each rank of the group.
 bool are_blocks(PyObject* group, const Operand& all, const Operand& one) {
   int size = 0;
   return get_int(group, s_size, &size) && all.type == one.type && all.elems == one.elems * static_cast<size_t>(size);
@@ -295,7 +295,7 @@ PyObject* all_reduce_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return reduce_all(arguments[0], arguments[1], static_cast<tuttiRedOp_t>(PyLong_AsLong(op)), Py_True);
 }
 
-// These have the arguments of a ProcessGroup's methods, and give a finished Work.
+// These take the arguments of a ProcessGroup's methods, and return a finished Work.
 
 // allreduce(group, tensors, options)
 PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
@@ -368,7 +368,7 @@ PyObject* stand(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   }
   PyObject* const first = arguments[1];
   Shape shape;
-  const Ref dtype(first == Py_None ? hold(Py_None) : Ref(PyObject_GetAttr(first, s_dtype)));  // torch keeps it
+  const Ref dtype(first == Py_None ? hold(Py_None) : Ref(PyObject_GetAttr(first, s_dtype)));  // torch keeps it alive
   if (!dtype || (first != Py_None && !get_shape(first, &shape)) ||
       !stand_at(
           {arguments[0], first, PyLong_AsSsize_t(arguments[2]), reinterpret_cast<uintptr_t>(dtype.get()), &shape}))
@@ -376,13 +376,13 @@ PyObject* stand(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-// The library will not know old numbers for ever.
+// The library does not keep old numbers for ever.
 PyObject* forget_places(PyObject*, PyObject*) {
   for (Place& place : places) keep(place.what, nullptr);
   Py_RETURN_NONE;
 }
 
-// Once, before anything else: a list of the functions' addresses, and the rest.
+// Called once, before anything else: a list of the functions' addresses, and the members of Bound.
 PyObject* bind(PyObject*, PyObject* arguments) {
   PyObject* addresses = nullptr;
   Bound given;
@@ -402,7 +402,7 @@ PyObject* bind(PyObject*, PyObject* arguments) {
   exchange = static_cast<const DlExchange*>(table);
   if (exchange != nullptr && (exchange->major != DlExchange::kMajor || exchange->describe == nullptr))
     exchange = nullptr;
-  Py_INCREF(arguments);  // and with it all that is in there
+  Py_INCREF(arguments);  // and with it all that it contains
   bound = given;
   memcpy(&tutti_calls, functions.data(), sizeof tutti_calls);
   Py_RETURN_NONE;
@@ -431,7 +431,7 @@ PyModuleDef definition = {
 
 }  // namespace
 
-// Its name is the file's, libtutti-torch.so, with the hyphen as Python has it.
+// Named after the file, libtutti-torch.so, with an underscore for the hyphen.
 PyMODINIT_FUNC PyInit_libtutti_torch() {
   for (Name* name = Name::first; name != nullptr; name = name->next) {
     name->object = PyUnicode_InternFromString(name->text);

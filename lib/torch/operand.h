@@ -1,5 +1,5 @@
-// A tensor as calls.cpp hands it to libtutti, and what DLPack's C interface, which torch has on torch.Tensor from 2.10
-// on, says of one: a single call where Python's methods take six.
+// A tensor as calls.cpp passes it to libtutti, and how it is read through DLPack's C interface, which torch.Tensor has
+// from 2.10 on: one call where Python's methods take six.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Lengths of its dimensions. One with more has ndim < 0, and equals no other.
+// Lengths of a tensor's dimensions. With more than kMostDims, ndim < 0 and the shape equals no other.
 struct Shape {
   static constexpr int kMostDims = 8;
   int ndim = 0;
@@ -75,7 +75,7 @@ inline bool type_of(const DlTensor& tensor, tuttiDataType_t* type) {
   return false;
 }
 
-// False if it is not in host memory, has gaps between its elements, or is of another type.
+// False if the tensor is not in host memory, is not contiguous, or is of another type.
 inline bool take(const DlTensor& tensor, Operand* operand) {
   constexpr int32_t kCpu = 1;
   if (tensor.device_type != kCpu || tensor.ndim > Shape::kMostDims || !type_of(tensor, &operand->type)) return false;

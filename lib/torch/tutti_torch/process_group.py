@@ -33,7 +33,7 @@ NAME = "tutti"
 
 class TuttiProcessGroup(Reductions, Exchanges):
     """Made by init_process_group("tutti") and new_group. `devices` are the types of device whose backend it is;
-    `others` is a group with the backends of other devices, if there are any. With `waits` it has no peers before
+    `others` is a group with the backends of other devices, if any. With `waits` it has no peers before
     reconfigure()."""
 
     def __init__(
@@ -283,8 +283,8 @@ def create(options: Any, _: Any = None) -> TuttiProcessGroup:
 
 @functools.cache
 def _serve_monitored_barrier() -> None:
-    """torch.distributed.monitored_barrier refuses by name all backends except gloo. Once a group exists it serves
-    Tutti's, too."""
+    """torch.distributed.monitored_barrier refuses by name all backends except gloo. With the first group it serves
+    Tutti's."""
     theirs = dist.monitored_barrier
 
     @functools.wraps(theirs)

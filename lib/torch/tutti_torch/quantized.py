@@ -16,8 +16,8 @@ _WIRES = {"int8": library.INT8, "e4m3": library.FLOAT8E4M3}
 
 class QuantizedState:
     """How quantized_hook sends: in which group, as "int8" or "e4m3", in blocks of 64, 128, 192 or 256 elements behind a
-    scale. With error_feedback what that loses of this rank's gradients is added to its next ones; this keeps a float
-    for each."""
+    scale. With error_feedback what this loses of the rank's gradients is added to its next ones; it keeps a float for
+    each."""
 
     def __init__(
         self,

@@ -85,8 +85,8 @@ class Reductions(GroupBase):
         return TuttiWork(tensors)
 
     def _combine(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """AND, OR and XOR of integers, which Tutti cannot do: each rank gathers all inputs and combines them by
-        pieces."""
+        """AND, OR and XOR of integers, which Tutti cannot do: each rank gathers and combines all inputs, piece by
+        piece."""
         if tensor.is_floating_point() or tensor.is_complex():
             raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers")
         result = plain(tensor).clone().view(-1)
