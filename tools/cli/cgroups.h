@@ -1,4 +1,4 @@
-// Where the limits stand that containers and jobs put on this process. Header only, as command_line.h is.
+// Where to find the limits that containers and jobs put on this process. Header only, as command_line.h is.
 #pragma once
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// How all programs read their command line with CLI11, and what they say of a wrong one: exit status 2, and the nearest
-// option for one that does not exist. Header only, because some programs are built from the library's objects and some
+// How all programs read their command line with CLI11, and how they answer a wrong one: exit status 2, and the option
+// nearest to one that does not exist. Header only, because some programs are built from the library's objects and some
 // are not.
 #pragma once
 

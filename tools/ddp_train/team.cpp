@@ -1,4 +1,4 @@
-// The ranks of a training run: how they meet, and how they go on without one of them.
+// The ranks of a training run: how they meet, and how they go on after one is lost.
 #include <cstdio>
 #include <cstring>
 #include <thread>

@@ -1,4 +1,4 @@
-// What is wrong with a network, by what probes have found.
+// What is wrong with a network, judged by the results of probes.
 #include <algorithm>
 #include <cmath>
 

@@ -1,12 +1,12 @@
 // One method of timing for Tutti, its peers and the floors, so that only the library differs. Every program here is
 // this driver and a Library.
 //
-// For each size: the result is checked element by element; operations are repeated for half a second or 5000 times,
-// and 100 times at least, which warms up, for every library alike; three batches are timed; the result is checked
-// again. A batch begins with the library's barrier and then one in a page that the ranks share, so that they start
-// within a microsecond, whatever the library's barrier is like. A time is that of the slowest rank, divided by the
-// number of operations. Batches are as long as the time that they are given allows, up to 100000 operations, or, with
-// --row, as many operations as that says, and then there are as many of them as fit, from 3 to 30.
+// For each size: the result is checked element by element; operations are repeated for half a second or 5000 times, and
+// 100 times at least, to warm up, for every library alike; three batches are timed; the result is checked again. A
+// batch begins with the library's barrier and then one in a page that the ranks share, so that they start within a
+// microsecond, whatever the library's barrier is like. A time is that of the slowest rank, divided by the number of
+// operations. Batches are as long as their time allows, up to 100000 operations; or, with --row, they have as many
+// operations as it says, and there are as many batches as fit, from 3 to 30.
 //
 //   reused  operations back to back on the same buffers
 //   fresh   before each operation the input is written anew and all ranks meet; after it all of the output is read, and

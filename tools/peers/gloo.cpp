@@ -1,6 +1,5 @@
-// Gloo under the driver of bench.h, over TCP: between hosts, or on the loopback interface, which is all that it has for
-// one machine.
-// --variant ring, bcube or halving_doubling.
+// Gloo under the driver of bench.h, over TCP: between hosts, or on the loopback interface, since Gloo has nothing else
+// within one machine. --variant ring, bcube or halving_doubling.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>

@@ -1,6 +1,5 @@
-// An MPI under the driver of bench.h: compiled once for each, started by its launcher, told by launcher and environment
-// what transport and algorithm to use. --expect "Open MPI v5" or the like: the beginning of what the library calls
-// itself.
+// An MPI under the driver of bench.h: compiled once for each, started by its launcher, which with the environment
+// selects transport and algorithm. --expect "Open MPI v5", for example: how the library's version text begins.
 #include <mpi.h>
 #include <signal.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What torch_gloo.py is loaded with: the driver of bench.h for a library that is called from Python.
+// The module that torch_gloo.py loads: the driver of bench.h for a library that is called from Python.
 #include "bench.h"
 
 namespace {

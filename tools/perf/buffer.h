@@ -1,5 +1,5 @@
-// A buffer with guard bytes on both sides, so that a write outside of it is seen. One in device memory has a twin on
-// the host, on which all that follows works.
+// A buffer with guard bytes on both sides, so that a write outside it is detected. A buffer in device memory has a twin
+// on the host, on which all functions below work.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// Memory and streams of a CUDA device, through its driver, which is loaded when it is first asked for: the tools need
-// no CUDA to be built. What is copied or cleared here does not wait for other streams: those of this process's other
-// ranks may wait for this one.
+// Memory and streams of a CUDA device, through its driver, which is loaded at first use: building the tools needs no
+// CUDA. Copying and clearing do not wait for other streams: those of this process's other ranks may wait for this rank.
 #pragma once
 
 #include <cstddef>

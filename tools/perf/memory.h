@@ -1,4 +1,4 @@
-// How much memory there is left, and how much this process holds.
+// How much memory is left, and how much this process holds.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What rank 0 prints: nccl-tests' table, so that scripts made for that read this, and its JSON.
+// What rank 0 prints: nccl-tests' table, so that scripts written for it can read this, and its JSON.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Forks processes and looks after them until they have ended.
+// Forks processes and supervises them until they have ended.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// The perf tools measure and check Tutti's collectives, with nccl-tests' flags and output. They stand on the public
-// headers alone, as any user's program does, and therefore have an error type of their own.
+// The perf tools measure and check Tutti's collectives, with nccl-tests' flags and output. They use the public headers
+// alone, as any user's program does, and therefore have an error type of their own.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// One rank's communicator, and what the ranks tell each other apart from the operations measured: through the same
-// communicator, or, where that one is on a device, through another one.
-// Every function is collective: all ranks call it. One thread at a time.
+// One rank's communicator, and what the ranks tell each other besides the measured operations: through the same
+// communicator, or through another one if that one is on a device. All functions are collective. One thread at a time.
 #pragma once
 
 #include <vector>

@@ -1,8 +1,8 @@
-// What the processes of a soak share: memory that the director maps before it forks the ranks. Whoever writes a field
-// is named there; every field that two processes look at is atomic, because either may be killed at any instruction.
+// What the processes of a soak share: memory that the director maps before it forks the ranks. Each field's comment
+// names its writer; every field that two processes access is atomic, because either may be killed at any instruction.
 //
-// A rank's process sits in a slot. It lives as a member of groups until it is killed or leaves; what comes to its slot
-// then, a new process or the same one, is another life. Groups know their members by their lives.
+// A rank's process occupies a slot. It lives as a member of groups until it is killed or leaves; what then takes its
+// slot, a new process or the same one, is another life. Groups identify their members by their lives.
 #pragma once
 
 #include <atomic>
@@ -22,13 +22,13 @@ int64_t now_ns();  // one clock for all processes
 enum class State : int { kAbsent, kStarting, kWaiting, kGathering, kMember, kEnded };
 
 struct Slot {
-  // The director's.
+  // Written by the director.
   std::atomic<int> pid;
   std::atomic<bool> stopped;
-  // What it asks for; the rank takes it back.
+  // Requests, set by the director and cleared by the rank.
   std::atomic<int> delay_ms;
   std::atomic<bool> revoke, leave, explain;
-  // The rank's.
+  // Written by the rank.
   std::atomic<State> state;
   std::atomic<uint64_t> life;
   std::atomic<int64_t> progress_ns;
@@ -36,7 +36,7 @@ struct Slot {
   char explanation[1500];
 };
 
-// Times in ms; as many as have room.
+// Times in ms; those that do not fit are only counted.
 struct Samples {
   static constexpr int kMost = 1 << 17;
   std::atomic<int> n;
@@ -48,15 +48,15 @@ struct Samples {
 
 enum class Verdict : int { kOpen, kFormed, kGivenUp };
 
-// A group that is to form of the members of one that is there (or of none) and newcomers. All of them have to agree
-// whether it came about, which no message between processes that die can bring: here they do, and the director speaks
+// A group to be formed from the members of an existing one (or of none) and newcomers. All of them must agree whether
+// it was formed, which messages between processes that may die cannot achieve: they agree here, and the director speaks
 // for the dead.
 struct Gathering {
   std::atomic<Verdict> verdict;
-  std::atomic<int> n_ranks;  // with the members; until `id` is there 0, or -1 if there are no members
+  std::atomic<int> n_ranks;  // including members; until `id` is set 0, or -1 if there are no members
   std::atomic<int> arrived;
   int n_joiners;
-  int index_of[kMostRanks];  // a slot's number among the newcomers; -1 if it is none
+  int index_of[kMostRanks];  // a slot's number among the newcomers; -1 if it is not one
   tuttiUniqueId id;
 
   bool decide(Verdict what) {

@@ -1,4 +1,4 @@
-// What a process holds of its system: counted when it holds no communicator, so that what is left over is seen.
+// The system resources that a process holds, counted while it has no communicator, so that leaks are seen.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Starts the ranks' processes, plays fate with them, and looks whether they cope. One thread, which forks; it uses no
-// function of the library itself.
+// Starts the ranks' processes, kills and disturbs them, and checks whether they cope. One thread, which forks; it uses
+// no function of the library itself.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Hosts that are network namespaces, each with one cable to a switch, which can be pulled. Needs root and `ip`.
-// They go with the object; one thread.
+// Network namespaces as hosts, each with one cable to a switch, which can be pulled. Needs root and `ip`. The
+// namespaces are removed with the object; one thread.
 #pragma once
 
 #include <string>

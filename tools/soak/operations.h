@@ -1,5 +1,5 @@
-// Operations at random on a communicator, whose results are looked at. All ranks of the communicator draw the same.
-// One thread; lives as long as its process.
+// Random operations on a communicator, whose results are checked. All ranks of the communicator draw the same ones. One
+// thread; lives as long as its process.
 #pragma once
 
 #include <random>

@@ -1,6 +1,6 @@
 // One rank's process: member of groups that break, shrink and grow, from one life to the next, until the director says
-// stop. Its main thread does all that ranks do; a second one does what has to be done while that one is in an operation
-// or hangs: revoke, and explain what is waited for.
+// stop. Its main thread does all that ranks do; a second one does what is needed while the main thread is in an
+// operation or hangs: revoke, and explain what it waits for.
 #pragma once
 
 #include <mutex>

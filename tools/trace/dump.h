@@ -1,4 +1,4 @@
-// A file of tuttiDumpTrace or TUTTI_TRACE_FILE, as far as pictures need it.
+// A file written by tuttiDumpTrace or TUTTI_TRACE_FILE, as far as pictures need it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Prices that explain what was measured, and how good the planner's choices are with prices. Pure functions.
+// Prices that explain what was measured, and how good the planner's choices are with given prices. Pure functions.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Measures collectives by each algorithm and by the library's own choice, all in turns in the same processes.
+// Measures collectives by each algorithm and by the library's own choice, interleaved in the same processes.
 #pragma once
 
 #include "../perf/options.h"

@@ -1,4 +1,4 @@
-// What was measured: how long operations take by each algorithm, with what is known of the group. Values.
+// What was measured: how long operations take by each algorithm, with what is known about the group. Values.
 #pragma once
 
 #include <string>
