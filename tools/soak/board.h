@@ -65,7 +65,7 @@ struct Gathering {
   }
 };
 
-// A ring of what happened lately.
+// The latest kSize values.
 template <int kSize>
 struct Recent {
   std::atomic<unsigned> n;
@@ -81,18 +81,18 @@ struct Recent {
 struct Counts {
   std::atomic<uint64_t> operations, bytes, groups, shrinks, growths, growths_given_up, deaths_met, deaths_named;
   std::atomic<uint64_t> without_majority, revokes;
-  // What may not be.
+  // Violations: all of them must stay 0.
   std::atomic<uint64_t> wrong, unexplained, misnamed, left_behind, failed, leaks;
 };
 
 struct Board {
   std::atomic<bool> stop;
-  std::atomic<int64_t> disturbed_until_ns;  // the end of the last stop, delay or cut; the far future while one lasts
+  std::atomic<int64_t> disturbed_until_ns;  // end of the last stop, delay or cut; the far future while one lasts
   std::atomic<int64_t> cut_until_ns;        // links
   std::atomic<int64_t> last_trouble_ns;     // of a death or revocation
   std::atomic<uint64_t> next_life;
   static constexpr int kLives = 1 << 13;
-  std::atomic<int64_t> gone_ns[kLives];  // when this life ended; 0 as long as it lasts
+  std::atomic<int64_t> gone_ns[kLives];  // when this life ended; 0 while it lasts
   static constexpr int kGatherings = 64;
   std::atomic<uint64_t> gathering;  // the number of the latest one; 0: none
   Gathering gatherings[kGatherings];
