@@ -25,7 +25,7 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
     TUTTI_TRY_ASSIGN(handle, port.share(arenas->own_));
     return {};
   }();
-  // The reason of who has nothing to share, and not of others that they miss it there.
+  // Agreed on first, so that `why` names the rank that has nothing to share, not one that cannot map it.
   TUTTI_TRY_ASSIGN(*why, agree(host, shared));
   if (!why->empty()) return std::unique_ptr<Arenas>();
   TUTTI_TRY_ASSIGN(const auto handles, tell_all(host, ByteWriter().put(handle).put(arenas->own_).take()));
@@ -40,7 +40,7 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
   return arenas;
 }
 
-// Ranks of a broken group may still write to this one's arena, and nothing tells when they have stopped: it stays then.
+// Other ranks of a broken group may still be writing to this arena and cannot be waited for, so it is leaked.
 Arenas::~Arenas() {
   for (void* memory : mapped_) port_.unmap(memory);
   if (void* memory = give_up()) port_.free(memory);
@@ -92,7 +92,7 @@ Result<void> Arenas::write_samples() {
   return port_.synchronize(stream_);
 }
 
-// Reads what came, and also the others' words where they lie: both directions have to work.
+// Reads what arrived here, and the others' words in their own memory: both directions have to work.
 Result<void> Arenas::compare_samples() {
   const int me = host_.rank();
   for (const bool there : {false, true}) {
@@ -109,7 +109,7 @@ Result<void> Arenas::compare_samples() {
   return {};
 }
 
-// Waiting has to work too; here it is for what is there, so it cannot last.
+// Waiting has to work, too. The words are already there, so it cannot block.
 Result<void> Arenas::clear_samples() {
   const int me = host_.rank();
   std::vector<WordOperation> words;

@@ -1,5 +1,5 @@
-// This header: memory of each rank that all ranks of the group map: words that others write, and room for data.
-// Belongs to one thread at a time.
+// This header: an arena is memory of a rank that all ranks of the group map: words that others write, and room for
+// data. Belongs to one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace tutti::cuda {
 
-inline constexpr size_t kWordStride = 128;  // words lie on lines of their own
-// What the ranks tell each other, each by a word for every rank. Between two meetings at the same stage there has to be
-// one at another stage: who has come to that has taken back the words of the one before.
+inline constexpr size_t kWordStride = 128;  // each word has its own cache line
+// The stages that ranks report to each other, each by one word per rank. Between two meetings at the same stage there
+// has to be one at another stage: a rank that has reached that one has reset the words of the one before.
 enum Stage : int { kPut = 0, kPutNext = 1, kSummed = 2, kTaken = 3 };
 inline constexpr int kStages = 4;
 inline constexpr size_t kArenaDataBytes = 32 << 20;
@@ -22,14 +22,13 @@ inline bool are_in_one_process(const std::vector<Seat>& seats) {
 
 class Arenas {
  public:
-  // Collective; see make_phases.
-  // With `more_bytes` of this rank's for other purposes.
+  // Collective; see make_phases. `more_bytes`: this rank's, for other purposes.
   static Result<std::unique_ptr<Arenas>> create(Host& host, Port& port, const std::vector<Seat>& seats,
                                                 size_t more_bytes, std::string* why);
   ~Arenas();
 
   char* data(int rank) const { return at(rank) + kDataOffset; }
-  // Where `from` tells `rank` that it has come to the stage.
+  // Where `from` tells `rank` that it has reached the stage.
   uint32_t* word(int rank, int stage, int from) const {
     return reinterpret_cast<uint32_t*>(at(rank) + static_cast<size_t>(stage * kMaxPlaces + from) * kWordStride);
   }
@@ -43,9 +42,9 @@ class Arenas {
   }
   // Not 0: kernels of this rank give up waiting.
   uint32_t* abort_word() const { return sample_ + kMaxPlaces; }
-  // In the stream of these ranks: tells all others that they have come, and waits for all others.
+  // In the stream of these ranks: tells all others that they have reached the stage, and waits for all others.
   Result<void> meet(int stage, const std::vector<int>& ranks, StreamRef stream);
-  // Its own memory, which is freed by others then; null if that has to stay.
+  // Passes this rank's own memory to the caller, to free; null if it must be leaked.
   void* give_up();
   // Sets all words that this rank waits for. Waits for the device.
   void let_go();

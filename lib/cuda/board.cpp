@@ -21,18 +21,18 @@ namespace tutti::cuda {
 namespace {
 
 constexpr uint64_t kRounds = 1024;  // how far a rank may be ahead of another
-constexpr size_t kWindows = 256;    // of a rank, at a time
+constexpr size_t kWindows = 256;    // per rank, at a time
 
-// At the beginning of the memory, so that a descriptor of some other namespace is not taken for ours.
+// At the beginning of the memory, so that a descriptor of another PID namespace is not taken for ours.
 using Cookie = std::array<uint64_t, 2>;
 constexpr size_t kHeaderBytes = 4096;
 
-// A window as its owner tells of it.
+// A window as its owner announces it.
 struct Window {
-  std::atomic<uint64_t> number{0};  // 0: none is here; written last (release), so that who has read it (acquire) knows
-  std::atomic<uint32_t> mappings{0};  // by others, of this one or of one that was here before
-  uint64_t allocation = 0;            // where that lies in its process
-  uint64_t begin = 0, bytes = 0;      // in its process
+  std::atomic<uint64_t> number{0};    // 0: no window; written last (release), so a reader of it (acquire) sees the rest
+  std::atomic<uint32_t> mappings{0};  // by other ranks, of this window or an earlier one in its place
+  uint64_t allocation = 0;            // its address in the owner's process
+  uint64_t begin = 0, bytes = 0;      // in the owner's process
   IpcHandle handle;
 };
 
@@ -45,7 +45,7 @@ Result<Fd> make_memory(size_t bytes, const Cookie& cookie) {
 
 }  // namespace
 
-// In a window: its place in the owner's list, from 1, and how far into its allocation. Window 0 for no bytes at all.
+// A buffer in a window: the window's place in the owner's list, from 1, and the offset in its allocation. 0: no bytes.
 struct Board::Place {
   uint64_t window = 0, offset = 0;
 };
@@ -58,14 +58,14 @@ struct Board::Notice {
   uint32_t places = 0;  // a hash of where unequal blocks go
 };
 
-// One rank's part; only that rank writes to it. What pairs with what: a notice is written before `called` (release) and
-// read after it (acquire), until the reader says `done`, which the writer sees (acquire) before it writes over the
+// One rank's part, which only that rank writes, except `mappings`. A notice is written before `called` (release) and
+// read after it (acquire), until the reader stores `done`, which the writer reads (acquire) before it overwrites the
 // notice. `called` is sequentially consistent, so that of two ranks at least one sees the other's call. A verdict stays
 // until all ranks have called the next round, which they do after they have read it.
 struct Board::Page {
   alignas(128) std::atomic<uint64_t> called{0};   // rounds
   alignas(128) std::atomic<uint64_t> done{0};     // likewise
-  alignas(128) std::atomic<uint64_t> verdict{0};  // twice the round, and one more if all buffers are mapped
+  alignas(128) std::atomic<uint64_t> verdict{0};  // twice the round, plus one if all buffers are mapped
   alignas(128) std::atomic<uint32_t> has_left{0};
   alignas(128) Window windows[kWindows];
   Notice notices[kRounds];
@@ -79,10 +79,10 @@ Board::Notice& Board::notice(int rank) const {
   return page(rank).notices[round_ % kRounds];
 }
 
-// `where`: rank 0's path to it, and the cookie.
+// `where`: rank 0's path to the memory, and the cookie.
 Result<void> Board::map(const std::string& where) {
   ByteReader reader(where);
-  const std::string path = reader.get_string().c_str();  // without what fills it up
+  const std::string path = reader.get_string().c_str();  // without the padding
   const auto cookie = reader.get<Cookie>();
   const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd) return system_error(path, errno);
@@ -102,7 +102,7 @@ Result<std::unique_ptr<Board>> Board::create(Host& host, Port& port, const std::
   board->bytes_ = kHeaderBytes + seats.size() * sizeof(Page);
   Cookie cookie;
   random_bytes(&cookie, sizeof cookie);
-  const auto made = host.rank() == 0 ? make_memory(board->bytes_, cookie) : Fd();  // until all have opened it
+  const auto made = host.rank() == 0 ? make_memory(board->bytes_, cookie) : Fd();  // kept until all have opened it
   std::string path = made ? format("/proc/%d/fd/%d", static_cast<int>(getpid()), made.value().get()) : "";
   path.resize(64);
   TUTTI_TRY_ASSIGN(const auto blobs, tell_all(host, ByteWriter().put_string(path).put(cookie).take()));
@@ -137,7 +137,7 @@ Result<bool> Board::call(const Operation& operation, const Notice& notice) {
   return true;
 }
 
-// With those who have called.
+// Compares this rank's call with those of the ranks that have called.
 Result<void> Board::compare() const {
   const int me = host_.rank();
   const TagWords& mine = notice(me).tag;
@@ -196,7 +196,7 @@ Result<bool> Board::come(const Operation& operation, bool) {
     TUTTI_TRY(compare());
     if (!all_have_called()) return false;
     if (!all_are_in_windows()) return finish(false);
-    // All ranks' operations before this one are on their way, so mapping may wait for the device.
+    // All ranks' operations before this one are enqueued, so mapping may wait for the device.
     const bool found = find_buffers(operation);
     page(me).verdict.store(2 * round_ + (found ? 1 : 0), std::memory_order_release);
     stage_ = Stage::kJudged;
@@ -230,10 +230,10 @@ Result<uint64_t> Board::open_window(const void* memory, size_t bytes) {
   return last_window_;
 }
 
-// Its owner may free the memory next, which CUDA allows only when nobody else has it mapped. Those who wait for each
-// other let go meanwhile.
+// Its owner may free the memory next, which CUDA allows only when nobody else has it mapped. Ranks that wait for each
+// other here keep unmapping meanwhile.
 void Board::close_window(uint64_t number) {
-  constexpr int kTurns = 2000;  // of a millisecond, for a process that is stopped; others look four times a second
+  constexpr int kTurns = 2000;  // of 1 ms: enough unless a process is stopped, since others look four times a second
   Window* const begin = page(rank_).windows;
   Window* const window = std::find_if(begin, begin + kWindows, [&](const Window& w) { return w.number == number; });
   if (window == begin + kWindows) return;
@@ -249,7 +249,7 @@ void Board::close_window(uint64_t number) {
         "this one has yet to call, or it is stopped or lost");
 }
 
-// Others' windows that this rank has mapped.
+// Unmaps other ranks' windows.
 void Board::forget(Which which) {
   for (auto it = mapped_.begin(); it != mapped_.end();) {
     const auto& [place, mapped] = *it;
@@ -305,8 +305,8 @@ bool Board::find_buffers(const Operation& operation) {
   return true;
 }
 
-// Memory of other processes stays mapped until its owner has closed the window. That the GPUs reach each other was
-// verified with data in the arenas; what is mapped here lies on the same GPUs.
+// Memory of other processes stays mapped until its owner has closed the window. Arenas has verified with data that the
+// GPUs reach each other; what is mapped here lies on the same GPUs.
 bool Board::find_address(int rank, const Place& place, char** address) {
   if (place.window == 0) return true;
   Window& window = page(rank).windows[place.window - 1];

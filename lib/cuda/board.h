@@ -1,7 +1,7 @@
-// This header: where ranks in several processes of a host learn what the others of their group have called, in memory
-// of the host that all of them map. Whoever calls compares with those who were first, so that a mismatch is found
-// whatever the GPU does. Ranks whose buffers lie in windows, memory that the user has registered, learn of each
-// other's, map them, and agree whether all could; the others do not wait for anybody.
+// This header: a board in host memory that all ranks of a host map, on which ranks in several processes learn what the
+// others of their group have called. Each rank compares its call with those made before it, so a mismatch is found
+// whatever the GPU does. Ranks whose buffers lie in windows, which are memory that the user has registered, learn of
+// each other's windows, map them, and agree whether all could; other ranks wait for nobody.
 //
 // Threading: one thread at a time.
 #pragma once
@@ -32,12 +32,12 @@ class Board final : public Attendee {
   void leave() override;
   bool all_have_left() const override;
 
-  // From now on operations on these bytes are done where they lie, if all ranks' buffers are in windows. A number,
-  // never 0 and never given out again.
+  // From now on operations on these bytes need no copies, if all ranks' buffers are in windows. Returns the window's
+  // number, which is never 0 and never reused.
   Result<uint64_t> open_window(const void* memory, size_t bytes);
-  // Waits until the others have let go of it, at most 2 s.
+  // Waits until the others have unmapped it, at most 2 s.
   void close_window(uint64_t number);
-  // Of others' windows what they have closed.
+  // Unmaps other ranks' windows that they have closed.
   void forget_closed() { forget(Which::kClosed); }
 
  private:
@@ -46,7 +46,7 @@ class Board final : public Attendee {
   struct Notice;
   struct Mapped {
     uint64_t number = 0;
-    void* memory = nullptr;  // null: it cannot be
+    void* memory = nullptr;  // null: it cannot be mapped
   };
   enum class Which { kClosed, kAll };
   enum class Stage { kIdle, kCalled, kJudged };
@@ -72,11 +72,11 @@ class Board final : public Attendee {
   const int rank_;
   void* memory_ = nullptr;
   size_t bytes_ = 0;
-  uint64_t round_ = 0, slowest_ = 0;  // what all ranks have done at least, when that was last looked at
+  uint64_t round_ = 0, slowest_ = 0;  // slowest_: the round that all had done when last looked at
   Stage stage_ = Stage::kIdle;
   Arrivals arrivals_;
   uint64_t last_window_ = 0;
-  std::map<std::pair<int, size_t>, Mapped> mapped_;  // others' windows, by rank and place in its list
+  std::map<std::pair<int, size_t>, Mapped> mapped_;  // other ranks' windows, by rank and place in that rank's list
 };
 
 }  // namespace tutti::cuda

@@ -33,13 +33,13 @@ Result<void> Device::setup() {
   return {};
 }
 
-// A broken group frees what its streams wait for, again and again, because there may be several waits in a row, and
-// graphs that are launched later. Nobody has to call for that: who waits for a stream learns of the end.
+// Releases what the streams of a broken group wait for, again and again, because there may be several waits in a row,
+// and graphs that are launched later. No call is needed for that: a thread that waits for a stream sees its end.
 void Device::guard() {
   constexpr int kLookMs = 250;
   pollfd fds[] = {{host_.wake_fd(), POLLIN, 0}, {stop_fd_.get(), POLLIN, 0}};
   log_set_thread_rank(host_.rank());
-  // For all that follows: whatever a thread without a device asks of CUDA makes a context on device 0.
+  // For all that follows: any CUDA call of a thread without a device would create a context on device 0.
   const auto on_device = OnDevice::enter(port_, device_);
   for (int n = 0; n == 0 || (n < 0 && errno == EINTR); n = poll(fds, 2, kLookMs)) look_around();
   if (host_.broken()) progress_.fail(host_.breakage());
@@ -50,16 +50,16 @@ void Device::guard() {
   }
 }
 
-// A launch may wait for the GPU with the mutex held, but never this thread for that: it frees what waits.
+// A launch may hold the mutex while it waits for the GPU. This thread must not wait for that, since it ends such waits.
 void Device::look_around() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
   const auto reached = has_reached_end();
   const bool is_idle = reached && reached.value();
   if (Board* const others = board(); others != nullptr && is_idle)
-    others->forget_closed();  // which waits for the device
+    others->forget_closed();  // unmapping waits for the device
   if (!progress_.is_under_way()) return;
-  if (!reached) return host_.break_with(reached.error());  // perhaps nobody here calls any more
+  if (!reached) return host_.break_with(reached.error());  // perhaps this rank makes no more calls
   if (is_idle && pending_.empty()) return progress_.end();
   if (auto looked = progress_.look(ways_->first().others()); !looked) host_.break_with(looked.error());
 }
@@ -73,8 +73,8 @@ Device::~Device() {
   while (on_device && (done = is_done()) && !done.value() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (guard_.joinable()) {
-    // Nobody can ask for the end of a graph's launch. Freeing memory waits for all that the device does, and while the
-    // guard is there, what waits for ranks of a broken group ends.
+    // The end of a graph's launch cannot be queried. Freeing memory waits for all that the device does, and while the
+    // guard runs, waits for ranks of a broken group end.
     if (progress_.has_captured() && done && done.value())
       if (const auto some = port_.allocate(1)) port_.free(some.value());
     (void)eventfd_write(stop_fd_.get(), 1);
@@ -93,7 +93,7 @@ Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   return {};
 }
 
-// What the GPU refuses, it refuses for good.
+// An error of the GPU is final, so it breaks the communicator.
 Result<bool> Device::advance() {
   const std::lock_guard lock(mutex_);
   auto all = enqueue_all();
@@ -108,7 +108,7 @@ Result<bool> Device::enqueue_all() {
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
   for (; !pending_.empty(); pending_.pop_front()) {
     const std::thread::id only_by = pending_.front().only_by;
-    if (only_by != std::thread::id() && only_by != std::this_thread::get_id()) return false;  // it is about to
+    if (only_by != std::thread::id() && only_by != std::this_thread::get_id()) return false;  // that thread will
     TUTTI_TRY_ASSIGN(const bool is_in_stream, enqueue(pending_.front()));
     if (!is_in_stream) return false;
   }
@@ -122,7 +122,7 @@ Result<void> Device::begin(Pending& pending) {
   TUTTI_TRY_ASSIGN(turn.stream_id, port_.id_of(turn.stream, turn.is_captured));
   if (!turn.is_captured && pending.way->waits_unseen()) progress_.begin(pending.operation);
   if (turn.is_captured) progress_.note_captured();
-  // The ways keep one place for all operations.
+  // The ways use the same memory for all operations.
   if (!turn.is_captured && end_ != nullptr && turn.stream_id != end_stream_) return port_.wait(turn.stream, end_);
   return {};
 }
@@ -139,7 +139,7 @@ Result<bool> Device::enqueue(Pending& pending) {
   const Call call = to_call(pending.operation);
   const ProfiledRange range(traits(call.collective).name, bytes_of(call));
   auto submitted = pending.way->submit(pending.operation, pending.turn);
-  // Also of what could be submitted in part.
+  // Even after an operation that could only be submitted in part.
   if (!pending.turn.is_captured) TUTTI_TRY(mark_end(submitted ? pending.way->end() : nullptr, pending.turn));
   TUTTI_TRY(submitted);
   return true;

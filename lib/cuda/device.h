@@ -1,7 +1,7 @@
-// This header: one rank's communicator on a GPU, on top of its communicator on the host, which finds the others,
+// This header: one rank's communicator on a GPU, on top of its communicator on the host, which finds the other ranks,
 // notices their loss and carries what cannot go from GPU to GPU.
 //
-// Threading: submit() and advance() from any thread; a submission is in the order of calls. drain() and settle() wait.
+// Threading: submit() and advance() from any thread; submissions keep the order of calls. drain() and settle() wait.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class Device {
   static Result<std::unique_ptr<Device>> create(Host& host, int device);
   ~Device();
 
-  // Gives the operation its turn; advance() puts it into its stream. True when all that was submitted is there; false
-  // where other ranks of this process have to come first: theirs may be this thread's.
+  // submit() queues the operation; advance() enqueues it in its stream. True when all that was submitted is enqueued;
+  // false where other ranks of this process have to call first, possibly from this same thread.
   Result<void> submit(const Operation& operation, StreamRef stream);
   Result<bool> advance();
   // Advances all until nothing is left.
@@ -38,10 +38,10 @@ class Device {
   void drain();
 
   std::string explain(const Operation& operation) const { return ways_->explain(operation); }
-  // One sentence on which rank the GPU waits for, if it does. From any thread, at any time.
+  // One sentence on which rank the GPU waits for, if any. From any thread, at any time.
   std::optional<std::string> explain_wait() const { return progress_.explain_wait(); }
 
-  // Of memory that the user has registered; 0: operations gain nothing by it.
+  // A window for memory that the user has registered; 0 if it brings operations no benefit.
   uint64_t open_window(const void* memory, size_t bytes);
   void close_window(uint64_t window);
 
@@ -53,7 +53,7 @@ class Device {
     Operation operation;
     Turn turn;
     Way* way = nullptr;
-    std::thread::id only_by;  // in whose calls alone the stream means the caller's; none: in all threads'
+    std::thread::id only_by;  // the only thread in which the handle means this stream; none: in all threads
     bool has_begun = false, is_told = false;
   };
   Result<bool> enqueue_all();
@@ -69,14 +69,14 @@ class Device {
   Host& host_;
   Port& port_;
   const int device_;
-  std::mutex mutex_;  // all that follows
+  std::mutex mutex_;  // guards all members below
   std::unique_ptr<Ways> ways_;
-  EventRef own_end_ = nullptr, end_ = nullptr;  // of what was submitted last: this one's or a way's; null before
-  uint64_t end_stream_ = 0;                     // its id
+  EventRef own_end_ = nullptr, end_ = nullptr;  // after what was submitted last, own_end_ or a way's; null before
+  uint64_t end_stream_ = 0;                     // end_'s
   std::deque<Pending> pending_;
   Progress progress_;
   Fd stop_fd_;
-  std::thread guard_;  // tells whom the GPU waits for, and frees what waits when the group breaks
+  std::thread guard_;  // tells which ranks the GPU waits for; ends the waits when the group breaks
 };
 
 }  // namespace tutti::cuda

@@ -1,12 +1,12 @@
-// Ranks whose GPUs' memory network devices read and write by themselves (GPUDirect RDMA, by dmabuf), past
-// the CPU and the host's memory. Every rank has an arena of device memory that its network devices know. The stream
-// copies the input there, which on the device costs little; a thread has the network move the bytes; the stream copies
-// the output out. The user's own memory is not made known: it may be freed and given out anew without our knowledge,
-// and what the network device had kept of it would then be another's.
+// Ranks whose network devices access GPU memory directly (GPUDirect RDMA, by dmabuf), bypassing the CPU and host
+// memory. Every rank has an arena of device memory that its network devices know. The stream copies the input there,
+// which costs little on the device; a thread has the network move the bytes; the stream copies the output out. The
+// user's own memory is not registered with network devices: it may be freed and reallocated without our knowledge, and
+// what the network device had kept of it would then refer to someone else's memory.
 //
-// Only bytes are moved this way, and the GPU adds up. What reduces has every part collected at one rank, which adds it
-// up in the order of ranks in one kernel, and hands the sum on: the scheme of Rabenseifner, "Optimization of Collective
-// Reduction Operations" (ICCS 2004), with pairwise exchanges. A broadcast is likewise dealt out and gathered (van de
+// The network only moves bytes, and the GPU adds up. In a reduction every part is collected at one rank, which adds it
+// up in the order of ranks in one kernel and passes the sum on: the scheme of Rabenseifner, "Optimization of Collective
+// Reduction Operations" (ICCS 2004), with pairwise exchanges. A broadcast is likewise scattered and gathered (van de
 // Geijn et al., "Interprocessor Collective Communication Library", 1994).
 #include <algorithm>
 
@@ -21,7 +21,8 @@ namespace tutti::cuda {
 namespace {
 
 constexpr size_t kArenaBytes = 64 << 20;
-// Below, meeting costs more than the way through the host's memory: two exchanges, each after a word of where to.
+// Below this, rendezvous costs more than the way through host memory: two exchanges, each after a message with the
+// address.
 constexpr uint64_t kLeastBytes = 64 << 10;
 enum Setting : int { kNever = 0, kWorthwhile = 1, kAlways = 2 };
 
@@ -38,7 +39,7 @@ class Arena {
   }
   Arena(const Arena&) = delete;
 
-  // Devices give out dmabufs of whole pages.
+  // Devices export dmabufs of whole pages only.
   Result<void> allocate(size_t bytes) {
     constexpr size_t kPageBytes = 2 << 20;
     bytes_ = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -63,14 +64,14 @@ class Direct final : public Way {
   Direct(Host& host, Port& port, int device, const DeviceInfo& info, std::shared_ptr<Proxy> proxy, uint64_t least_bytes)
       : host_(host), port_(port), device_(device), info_(info), proxy_(std::move(proxy)), least_bytes_(least_bytes) {}
 
-  // On this rank alone.
+  // Local to this rank.
   Result<void> prepare() {
     TUTTI_TRY_ASSIGN(const char* memory, room(kArenaBytes));
     return host_.check_direct(memory, arenas_.back()->bytes());
   }
 
-  // Collective: what one rank's network writes to another one's memory has to be there.
-  // Every rank writes a number of its own to every other one.
+  // Collective. Checks that what a rank's network device writes to another rank's memory arrives there: every rank
+  // writes a number of its own to every other rank.
   Result<void> try_out() {
     const int n_ranks = host_.n_ranks(), me = host_.rank();
     const auto place = [](int rank) { return static_cast<size_t>(rank) * Room::kAlignment / sizeof(uint32_t); };
@@ -101,7 +102,7 @@ class Direct final : public Way {
 
   const char* name() const override { return "from GPU to GPU by network devices (GPUDirect RDMA)"; }
   bool takes(const Operation& operation) const override {
-    if (operation.collective == Collective::kSendRecv) return true;  // the other end has to come to the same
+    if (operation.collective == Collective::kSendRecv) return true;  // both ends have to decide alike
     if (operation.collective == Collective::kBarrier) return false;
     if (traits(operation.collective).reduces && host_.n_ranks() > kMaxPlaces) return false;
     return operation.count * dtype_bytes(operation.dtype) >= least_bytes_;
@@ -128,7 +129,7 @@ class Direct final : public Way {
     return {};
   }
 
-  // All ranks make the same exchanges, also those who have no messages in them.
+  // All ranks make the same exchanges, even those that have no messages in them.
   Result<void> submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation, const Turn& turn) {
     TUTTI_TRY(copy(piece.in, operation, plan.reduces() && operation.op == RedOp::kPreMulSum, turn.stream));
     if (!plan.has_two_exchanges()) piece.collect.insert(piece.collect.end(), piece.spread.begin(), piece.spread.end());
@@ -145,7 +146,7 @@ class Direct final : public Way {
     return copy(piece.out, operation, false, turn.stream);
   }
 
-  // All of them at once, because one may wait for what its receiver does after another one. So they need room for all.
+  // All messages at once, because one may wait for what its receiver does after another one. So they need room for all.
   Result<void> submit_messages(const Operation& operation, const Turn& turn) {
     TUTTI_TRY_ASSIGN(char* memory, room(direct_messages_room(operation)));
     DirectPiece piece = direct_messages(operation, host_.rank(), memory);
@@ -162,8 +163,8 @@ class Direct final : public Way {
     return jobs.launch();
   }
 
-  // What the stream has written is in the device's memory when the proxy sees the request, for the words of a stream
-  // come after all before them; and what the network has written is visible before the stream sees the answer.
+  // What the stream has written is in device memory when the proxy sees the request, because a stream's words come
+  // after all its earlier work; and what the network has written is visible before the stream sees the answer.
   Result<void> exchange(const Operation& operation, std::vector<std::vector<Message>> phases, const Turn& turn) {
     const uint32_t number = proxy_->announce(
         [this, operation, phases = std::move(phases)]() -> Result<void> {
@@ -187,11 +188,11 @@ class Direct final : public Way {
   const DeviceInfo info_;
   const std::shared_ptr<Proxy> proxy_;
   const uint64_t least_bytes_;
-  // The last one for all, because operations follow each other; those outgrown may be in a graph.
+  // Collectives use the first, messages the last, because operations run one after another; graphs may use the others.
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
 
-// The least of the ranks' counts.
+// The smallest of the ranks' settings.
 Result<int> agreed_setting(Host& host) {
   TUTTI_TRY_ASSIGN(const int64_t mine, env_int(Env::kGpuDirect));
   TUTTI_TRY_ASSIGN(const auto all, tell_all(host, std::string(1, static_cast<char>(mine))));

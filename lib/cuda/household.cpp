@@ -10,7 +10,7 @@ Household::Household(GpuStreams& streams, const std::vector<int>& ranks)
   for (size_t place = 0; place < ranks.size(); place++) seats_.emplace_back(streams);
 }
 
-// Only the rank itself can say where it is in a stream that means another one in every thread.
+// The handle of a per-thread stream means another stream in every thread, so only the rank itself can record its event.
 Result<void> Household::announce(size_t place, const Turn& turn) {
   Seat& seat = seats_[place];
   seat.turn = turn;
@@ -58,7 +58,7 @@ Result<void> Household::check_captured_alike() const {
   return {};
 }
 
-// A place for each stream that is not the leader's.
+// One place for each distinct stream other than the leader's.
 std::vector<size_t> Household::other_streams() const {
   std::vector<size_t> places;
   std::vector<uint64_t> seen = {leading_.stream_id};

@@ -1,9 +1,9 @@
-// This header: ranks of one process that share a GPU. Their streams may share a hardware queue as well, in which what
-// waits holds up all that comes after it, so none may wait for what another one of them has yet to enqueue. An
-// operation of theirs is enqueued by the first of them for all, in its stream, once all have come: that stream waits
-// for the others', and they wait for it. One thread makes all the calls, because threads that call CUDA at once wait
-// for its locks: 8 ranks on an H100 took 75 us where each told its stream to wait. A rank's call returns when all is
-// enqueued, so a thread that holds several ranks groups its calls.
+// This header: ranks of one process that share a GPU. Their streams may also share a hardware queue, where a wait holds
+// up everything behind it, so none may wait for what another rank has not enqueued yet. Once all ranks have called an
+// operation, the first one enqueues it for all, in its own stream: that stream waits for the others, and they wait for
+// it. One thread makes all the CUDA calls, because threads that call CUDA at once contend for its locks: 8 ranks on an
+// H100 took 75 us where each told its own stream to wait. A rank's call returns when all is enqueued, so a thread that
+// holds several ranks groups its calls.
 //
 // Threading: a Household is shared by its ranks; a Resident belongs to one of them.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace tutti::cuda {
 
-// Puts into a stream what everybody has called, in the order of the household's ranks.
+// Enqueues what all ranks have called in a stream. The calls are in the order of the household's ranks.
 using EnqueueAll = std::function<Result<void>(const Arrivals&, StreamRef)>;
 
 class Household {
@@ -32,10 +32,10 @@ class Household {
   struct Seat {
     explicit Seat(GpuStreams& streams) : come(streams) {}
     Turn turn;
-    OwnedEvent come;  // how far the stream has come
+    OwnedEvent come;  // recorded in the rank's stream at its call
   };
 
-  // Always the same thread, which has what CUDA keeps of the streams in its cache.
+  // Always the same rank, so that CUDA's state of the streams stays in one CPU's cache.
   static constexpr size_t kLeader = 0;
 
   bool may_go_on(size_t place, uint64_t round) const {
@@ -49,13 +49,13 @@ class Household {
 
   GpuStreams& streams_;
   const std::shared_ptr<Meeting> meeting_;
-  std::deque<Seat> seats_;  // the rank's own from when it announces itself until all have
-  // The last round that is enqueued; the leader's release, after it has written what follows, pairs with the others'
-  // acquire.
+  std::deque<Seat> seats_;  // each belongs to its rank from its announcement until all have come
+  // The last round that is enqueued. The leader's release, after it has written the members below, pairs with the other
+  // ranks' acquire.
   std::atomic<uint64_t> enqueued_{0};
   Turn leading_;
   std::optional<Error> failure_;
-  OwnedEvent end_, captured_end_;  // which of them, depends on the round
+  OwnedEvent end_, captured_end_;  // recorded after the last round that was not captured, and that was
 };
 
 class Resident {
@@ -65,15 +65,15 @@ class Resident {
         place_(household_->meeting_->place_of(rank)),
         attendee_(household_->meeting_, rank) {}
 
-  // Of the leader: true when all have come. Of the others: when it has enqueued what they called. Else it is to be
-  // called again with this operation.
+  // True for the leader when all have come, for the others when the leader has enqueued their operation. If false, call
+  // it again with the same operation.
   Result<bool> meet(const Operation& operation, const Turn& turn);
-  // Then. The leader enqueues, the others learn what became of it.
+  // Once meet() is true. The leader enqueues; the others learn whether that succeeded.
   Result<void> enqueue(const EnqueueAll& enqueue_all) {
     return household_->enqueue(place_, attendee_.round(), attendee_.everyone(), enqueue_all);
   }
   Attendee& attendee() { return attendee_; }
-  // Recorded behind the last operation that was not captured; null before.
+  // Recorded after the last operation that was not captured; null before the first.
   EventRef end() const { return household_->end_.get(); }
 
  private:

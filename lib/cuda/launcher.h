@@ -1,4 +1,4 @@
-// This header: jobs on their way to a kernel, as many at a time as its argument holds. Belongs to one thread.
+// This header: collects jobs and launches them, as many at a time as a kernel's argument holds. Belongs to one thread.
 #pragma once
 
 #include <cstring>
@@ -18,7 +18,7 @@ class Launcher {
     list_ = empty_;
   }
 
-  // What the s-th source of every job counts times from now on.
+  // From now on the s-th source of every job is multiplied by the operation's scalar.
   void scale(int s, const Operation& operation) {
     empty_.scaled = true;
     Scale& scale = empty_.scales[s];

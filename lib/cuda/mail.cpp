@@ -1,7 +1,7 @@
-// Messages among ranks that are threads of one process and share one GPU. The receiver's stream copies
-// from where the sender's data lie, and events order that between the two streams, each recorded before somebody is
-// told to wait for it. So it does not matter whether streams share a hardware queue, in which a wait holds up all that
-// comes after it. A rank's call returns when its peers have called.
+// Messages among ranks that are threads of one process and share one GPU. The receiver's stream copies from the
+// sender's buffer, and events order the two streams, each event recorded before any stream is told to wait for it. So
+// it does not matter whether streams share a hardware queue, where a wait holds up everything behind it. A rank's call
+// returns when its peers have called.
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -15,7 +15,7 @@
 namespace tutti::cuda {
 namespace {
 
-// One rank's messages of one operation. Others write to it while some are alone, which the post office guards.
+// One rank's messages of one operation. While some are alone, other ranks write to it, under the post office's mutex.
 struct Letters {
   explicit Letters(GpuStreams& streams) : come(streams), taken(streams) {}
   struct Copy {
@@ -32,7 +32,7 @@ struct Letters {
   OwnedEvent come, taken;
 };
 
-// Where two ranks' messages find each other, in the order in which each side has them.
+// Matches two ranks' messages, in the order in which each side has them.
 class PostOffice {
  public:
   Result<void> post(const std::shared_ptr<Letters>& letters, const std::vector<Message>& messages) {
@@ -59,7 +59,7 @@ class PostOffice {
         if (half.letters.get() == &letters) return half.message.peer;
     return -1;
   }
-  // Two ranks' letters know each other, so both have to let go.
+  // Two ranks' letters hold references to each other, so both have to drop them.
   void forget(Letters* letters) {
     const std::lock_guard lock(mutex_);
     letters->copies.clear();
@@ -90,7 +90,7 @@ class PostOffice {
   }
 
   std::mutex mutex_;
-  std::map<std::pair<int, int>, std::deque<Half>> waiting_;  // by sender and receiver; all of one side
+  std::map<std::pair<int, int>, std::deque<Half>> waiting_;  // by sender and receiver; all sends or all receives
 };
 
 class Mail final : public Way {
@@ -126,7 +126,7 @@ class Mail final : public Way {
     return office_->post(mine_, messages);
   }
 
-  // Nobody else sees that a message waits for its other side.
+  // Nobody else notices that a message waits for its other side.
   Result<bool> check_time() {
     if (!limit_.passed()) return false;
     const int peer = office_->awaited(*mine_);

@@ -25,7 +25,7 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   return std::shared_ptr<const Round>(r);
 }
 
-// With one of those that have come before, which are alike.
+// Compares with one of the ranks that have come before, whose calls are alike.
 std::optional<Error> Meeting::compare(const Round& round, uint64_t number, size_t place) const {
   size_t other = 0;
   while (other < ranks_.size() && (other == place || called_[other].load(std::memory_order_relaxed) < number)) other++;

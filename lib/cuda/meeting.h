@@ -1,5 +1,5 @@
-// This header: how ranks learn what the others of their group have called, and with which buffers; in one process by a
-// Meeting. No rank waits: those that have come ask again until all have.
+// This header: how ranks learn what the others of their group have called, and with which buffers; within one process
+// by a Meeting. No rank blocks: those that have come ask again until all have.
 //
 // Threading: a Meeting is shared by its ranks; an Attendee belongs to one of them.
 #pragma once
@@ -29,7 +29,7 @@ struct Arrival {
 };
 using Arrivals = std::vector<Arrival>;  // in the order of ranks
 
-// Between two looks at what other threads do, which are nearly there as a rule. Nobody is woken, which takes longer.
+// Pauses between two looks at the progress of other threads, which is usually near. Sleeping until woken takes longer.
 class Pause {
  public:
   void wait() {
@@ -50,21 +50,21 @@ class Pause {
 class Attendee {
  public:
   virtual ~Attendee() = default;
-  // For operations that need nothing of the other ranks: whoever comes later than a rank with another one is told so.
-  // False where others are too far behind; it is to be called again with this one then.
+  // For operations that need nothing from the other ranks: a rank that comes later than one with a different operation
+  // gets an error. False where others are too far behind: call it again with the same operation.
   virtual Result<bool> pass(const Operation& operation) = 0;
-  // True when it is known what all ranks have come with, or that nothing can be done where it lies; else it is to be
-  // called again with this one. kInvalidUsage with both calls where two ranks differ, here and in pass().
+  // True when it is known what all ranks have called, or that their buffers cannot be used where they lie. If false,
+  // call it again with the same operation. kInvalidUsage with both calls where two ranks differ, here and in pass().
   virtual Result<bool> come(const Operation& operation, bool is_reachable) = 0;
   const Arrivals& everyone() const { return *everyone_; }
 
   // How many operations a rank has called.
   virtual uint64_t called_by(int rank) const = 0;
 
-  // The same, where the ranks are in several processes; else null.
+  // This object as a Board, where the ranks are in several processes; else null.
   virtual Board* board() { return nullptr; }
 
-  // This rank has let go of the others' memory. These two use nothing of the rank's communicator.
+  // This rank has released the others' memory. leave() and all_have_left() use nothing of the rank's communicator.
   virtual void leave() = 0;
   virtual bool all_have_left() const = 0;
 
@@ -80,16 +80,16 @@ class Meeting {
   }
   const std::vector<int>& ranks() const { return ranks_; }
 
-  // One operation of all.
+  // One operation of all ranks.
   struct Round {
     Arrivals arrivals;
     size_t n_come = 0;
     std::optional<Error> mismatch;
-    // All have come, or there is a mismatch; its release pairs with the acquire of who may read the rest then.
+    // All have come, or there is a mismatch. Its release pairs with the acquire of a rank that then reads the rest.
     std::atomic<bool> is_settled{false};
   };
-  // kInvalidUsage with both calls where two ranks differ. Before all have come, because who calls something else may be
-  // waiting for somebody elsewhere.
+  // kInvalidUsage with both calls where two ranks differ, even before all have come: the rank with another call may be
+  // waiting for some rank elsewhere.
   Result<std::shared_ptr<const Round>> arrive(int rank, uint64_t round, Arrival arrival);
   uint64_t called_by(int rank) const { return called_[place_of(rank)].load(std::memory_order_relaxed); }
   void leave() { n_left_++; }
@@ -99,9 +99,9 @@ class Meeting {
   std::optional<Error> compare(const Round& round, uint64_t number, size_t place) const;
 
   const std::vector<int> ranks_;
-  std::vector<std::atomic<uint64_t>> called_;  // the last round of each
+  std::vector<std::atomic<uint64_t>> called_;  // each rank's last round
   std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<Round>> rounds_;  // for which not all have come
+  std::map<uint64_t, std::shared_ptr<Round>> rounds_;  // those for which not all ranks have come
   std::atomic<size_t> n_left_{0};
 };
 
@@ -114,19 +114,19 @@ class MeetingAttendee final : public Attendee {
   uint64_t called_by(int rank) const override { return meeting_->called_by(rank); }
   void leave() override { meeting_->leave(); }
   bool all_have_left() const override { return meeting_->all_have_left(); }
-  uint64_t round() const { return round_; }  // how often that was
+  uint64_t round() const { return round_; }  // how many operations this rank has called
 
  private:
   const std::shared_ptr<Meeting> meeting_;
   const int rank_;
   uint64_t round_ = 0;
-  std::shared_ptr<const Meeting::Round> at_;  // where this rank waits for others
+  std::shared_ptr<const Meeting::Round> at_;  // the round in which this rank waits for others
 };
 
-// Some elements of a move, done where all ranks' buffers lie.
+// Some elements of a move, read and written directly in all ranks' buffers.
 Result<void> add_move(Launcher& launcher, const Arrivals& everyone, const Move& move, Range range);
 
-// What ranks of one process share, by a name that they have told each other.
+// An object that ranks of one process share, found by a name that they have told each other.
 template <class T, class Make>
 std::shared_ptr<T> find_shared(const std::string& name, Make&& make) {
   static auto* mutex = new std::mutex;  // never destroyed: other threads may outlive main

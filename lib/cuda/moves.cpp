@@ -7,7 +7,7 @@
 namespace tutti::cuda {
 namespace {
 
-// Block b of what gathers or scatters: one per rank.
+// Block b of an operation that gathers or scatters: there is one per rank.
 struct Block {
   uint64_t at, elems;
 };

@@ -16,8 +16,8 @@
 namespace tutti::cuda {
 namespace {
 
-// Above, each rank adds up a part of an all-reduce and the others take it from there, instead of adding up everything
-// themselves: less to read, but one more wait.
+// From here on each rank adds up a part of an all-reduce and the others take it from there, instead of adding up
+// everything themselves: less to read, but one more wait.
 constexpr uint64_t kTwoShotBytes = 256 << 10;
 constexpr size_t kHalfBytes = kArenaDataBytes / 2;
 
@@ -92,8 +92,8 @@ class Enqueued {
     return gpu_.arenas.data(rank) + half_ * kHalfBytes + block * piece_elems_ * elem_bytes_;
   }
 
-  // Pieces lie in the halves of the arenas by turns. Whoever has put the next one has taken this one before, so meeting
-  // then is enough to use this half again, and no rank waits for the others to have taken what it has put.
+  // Pieces alternate between the halves of the arenas. A rank that has put the next piece has taken this one before, so
+  // the meeting after that put frees this half, and no rank waits for the others to have taken what it has put.
   Result<void> enqueue_piece(uint64_t at) {
     TUTTI_TRY(put(at));
     TUTTI_TRY(meet(half_ == 0 ? kPut : kPutNext));
@@ -111,7 +111,7 @@ class Enqueued {
       const int rank = ours_.ranks[i];
       const Operation& its = ours_.calls[i].operation;
       if (its.op == RedOp::kPreMulSum && traits(its.collective).reduces) {
-        TUTTI_TRY(jobs.launch());  // what others scale otherwise
+        TUTTI_TRY(jobs.launch());  // the jobs of other ranks, which are scaled differently
         jobs.scale(0, its);
       }
       for (size_t m = 0; m < moves_.size(); m++) {
@@ -133,7 +133,7 @@ class Enqueued {
     return src;
   }
 
-  // Of those of our ranks that take a move.
+  // The outputs of those of our ranks that take move `m`.
   std::vector<void*> outputs(size_t m, uint64_t at) const {
     std::vector<void*> dst;
     for (size_t i = 0; i < ours_.ranks.size(); i++) {
@@ -182,17 +182,17 @@ class Enqueued {
   std::vector<std::vector<Move>> moves_of_ours_;  // each rank has its own places for unequal blocks
   std::vector<std::vector<uint64_t>> places_;     // by move and rank: the block in that rank's arena
   uint64_t piece_elems_ = 0;
-  size_t half_ = 0;  // of the arenas, where the piece lies
+  size_t half_ = 0;  // the half of the arenas in which the piece lies
 };
 
-// What all ranks read and write where it lies, instead of by way of the arenas: every rank does its part of a single
-// move, which touches every rank's buffers at the same places and nobody else does, or the moves that end with it.
+// All ranks access all buffers directly, without arenas. A single move touches the same places of every rank's buffers,
+// so each rank does its part; of several moves a rank does those to it, or, if these go to all ranks, those from it.
 Result<void> enqueue_where_it_lies(const Gpu& gpu, const Arrivals& everyone, const Calls& ours) {
   const Operation& operation = ours.first();
   const auto n_ranks = static_cast<int>(everyone.size());
   const auto moves = moves_of(operation, n_ranks);
   Launcher jobs(gpu.port, gpu.info, operation, ours.stream);
-  // All buffers may be read and written from here on, because every stream has come to the operation.
+  // All buffers may be read and written from here on, because every stream has reached the operation.
   TUTTI_TRY(gpu.arenas.meet(kPut, ours.ranks, ours.stream));
   for (const Move& move : moves) {
     if (moves.size() == 1) {
@@ -203,19 +203,19 @@ Result<void> enqueue_where_it_lies(const Gpu& gpu, const Arrivals& everyone, con
     }
   }
   TUTTI_TRY(jobs.launch());
-  return gpu.arenas.meet(kTaken, ours.ranks, ours.stream);  // what the others have written here is there
+  return gpu.arenas.meet(kTaken, ours.ranks, ours.stream);  // what the others write here has arrived
 }
 
-// Memory of a rank that is gone. The others still have it open, or a kernel of theirs writes to it that nobody here
-// waits for (the count of a message that was taken), so it is freed by whoever notices that all have left.
+// Memory of a rank that is gone. Others may still have it mapped, or one of their kernels still writes to it unobserved
+// (the count of a message that was taken), so it is freed by the rank that notices that all have left.
 struct Kept {
   Port* port = nullptr;
   int device = 0;
   void* memory = nullptr;
-  std::unique_ptr<Attendee> others;  // null: nobody can tell, so it stays
+  std::unique_ptr<Attendee> others;  // null: nobody can tell, so it is leaked
 };
 
-// False if somebody may still use it. Looked at once: the last one may leave at any time.
+// False if some rank may still use it. Checked only once, because the last one may leave at any time.
 bool free_if_unused(const Kept& kept) {
   if (kept.others == nullptr || !kept.others->all_have_left()) return false;
   const auto on_device = OnDevice::enter(*kept.port, kept.device);
@@ -223,7 +223,7 @@ bool free_if_unused(const Kept& kept) {
   return true;
 }
 
-// Without memory there is nothing to keep. Any thread: the last one who leaves frees all that the others had to leave.
+// Without memory, only frees. Any thread: the last rank that leaves frees all that the others could not.
 void keep(Kept kept) {
   static auto* mutex = new std::mutex;  // never destroyed: other threads may outlive main
   static auto* all = new std::vector<Kept>;
@@ -234,7 +234,7 @@ void keep(Kept kept) {
 
 class Phases final : public Way {
  public:
-  // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
+  // `may_spin`: every rank has a GPU of its own, with room for all blocks of a launch by lines.
   Phases(Host& host, Port& port, const Seat& seat, std::unique_ptr<Arenas> arenas, bool may_spin, uint64_t by_host_most,
          std::unique_ptr<SpreadPrograms> programs, std::unique_ptr<Attendee> others,
          const std::shared_ptr<Household>& household)
@@ -253,8 +253,8 @@ class Phases final : public Way {
     void* const memory = arenas_->give_up();
     arenas_.reset();
     if (others_ != nullptr) others_->leave();
-    // Within a process only interpreters, and what has failed, write to others later than these wait for. Whoever is
-    // the last to leave would wait for this device, where operations of other communicators may wait for that rank.
+    // Within a process only interpreters and failed operations write to others that no longer wait for them. Freeing
+    // later makes the last rank to leave wait for this device, where operations of other communicators may wait for it.
     const bool stays = others_ == nullptr || others_->board() != nullptr || programs_ != nullptr || host_.broken();
     if (memory != nullptr && !stays) port_.free(memory);
     keep({&port_, seat_.device, stays ? memory : nullptr, std::move(others_)});
@@ -302,7 +302,7 @@ class Phases final : public Way {
     return std::all_of(everyone.begin(), everyone.end(), [](const Arrival& arrival) { return arrival.is_reachable; });
   }
 
-  // The schedule that the user wants, where every rank's GPU has room for its blocks.
+  // The schedule that the user has forced, where every rank's GPU has room for its blocks.
   bool interprets(const Operation& operation) const {
     return programs_ != nullptr && cuda::interprets(operation, host_.forced_algo());
   }
@@ -314,7 +314,7 @@ class Phases final : public Way {
     return port_.run(call, stream);
   }
 
-  // Ranks need to know each other's buffers for that, so small operations do without.
+  // To use buffers where they lie, ranks need to know each other's, so small operations do without.
   bool wants_buffers(const Operation& operation) const {
     constexpr uint64_t kLeastBytes = 1 << 20;
     if (others_ == nullptr || operation.op == RedOp::kPreMulSum) return false;
@@ -326,7 +326,7 @@ class Phases final : public Way {
            (extent.output == 0 || port_.is_reachable(operation.output));
   }
 
-  // Of an all-reduce by lines; 0 where it goes by phases. Alone a rank has nobody to send lines to.
+  // The hops of an all-reduce by lines; 0 where it goes by phases. A lone rank has nobody to send lines to.
   int hops_for(const Operation& operation) const {
     const uint64_t bytes = operation.count * dtype_bytes(operation.dtype);
     if (!may_spin_ || host_.n_ranks() == 1 || operation.collective != Collective::kAllReduce ||
@@ -357,15 +357,15 @@ class Phases final : public Way {
   const Seat seat_;
   std::unique_ptr<Arenas> arenas_;
   const bool may_spin_;
-  const uint64_t by_host_most_;  // bytes of operations that are faster through host memory
+  const uint64_t by_host_most_;  // operations of up to this many bytes are faster through host memory
   const std::unique_ptr<SpreadPrograms> programs_;
   std::unique_ptr<Attendee> others_;  // null: nobody learns what the others call
-  bool has_met_others_ = false;       // of the operation at hand
+  bool has_met_others_ = false;       // for the current operation
   std::optional<Resident> resident_;
-  std::vector<int> ranks_;  // for which one of them enqueues; this one's alone, if it shares no GPU
+  std::vector<int> ranks_;  // those for which one enqueues; this one alone if it shares no GPU
 };
 
-// Every rank's kernel runs, all of it at once, whatever the others' do.
+// Whether every rank's kernel can run, with all its blocks at once, whatever the others' kernels do.
 bool may_wait_in_kernels(const std::vector<Seat>& seats) {
   for (const Seat& seat : seats)
     if (seat.info.multiprocessors < kLineMultiprocessors) return false;
@@ -375,10 +375,10 @@ bool may_wait_in_kernels(const std::vector<Seat>& seats) {
   return true;
 }
 
-// Of processes that share a GPU. An operation by phases takes each of them a turn on it in each phase, one through the
-// host what its bytes take (an H100 by 2 processes: 305 us, or 25 us and 0.29 us a KiB; by 4: 905 to 1360 us, or 40 us
-// and 0.42 us a KiB; by 8: 2215 to 3550 us, or 90 us and 0.6 us a KiB). What goes through the host cannot be captured
-// where threads share a GPU besides.
+// Up to which size processes that share a GPU are faster through the host; 0: never. By phases, an operation takes each
+// process one turn on the GPU per phase; through the host, it takes what its bytes take (H100, 2 processes: 305 us, or
+// 25 us and 0.29 us a KiB; 4: 905 to 1360 us, or 40 us and 0.42 us a KiB; 8: 2215 to 3550 us, or 90 us and 0.6 us a
+// KiB). 0 if threads share a GPU as well, because what goes through the host could then not be captured.
 uint64_t by_host_most(const std::vector<Seat>& seats) {
   uint64_t most = 0;
   for (const Seat& one : seats) {
@@ -392,7 +392,7 @@ uint64_t by_host_most(const std::vector<Seat>& seats) {
   return most > 1 ? (most - 1) * (768 << 10) : 0;
 }
 
-// Without a board operations go on, unchecked.
+// Without a board operations work, but are not checked.
 Result<std::unique_ptr<Attendee>> acquaint(Host& host, Port& port, const std::vector<Seat>& seats,
                                            const std::string& name) {
   if (are_in_one_process(seats)) {
@@ -409,7 +409,8 @@ Result<std::unique_ptr<Attendee>> acquaint(Host& host, Port& port, const std::ve
   return board;
 }
 
-// What all ranks see alike, before they make programs, of which many ranks have very many, and take memory.
+// Why these ranks cannot take this way, the same on all ranks. Asked before they allocate memory and make programs, of
+// which large groups have very many.
 std::string obstacle(const std::vector<Seat>& seats) {
   for (size_t r = 0; r < seats.size(); r++)
     if (seats[r].host != seats[0].host) return format("rank %zu is on another host than rank 0", r);

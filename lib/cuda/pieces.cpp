@@ -13,16 +13,16 @@ Message message(bool sends, int peer, const void* data, size_t bytes) {
 
 }  // namespace
 
-// Some elements of a move that one rank has from the others, and hands on.
+// Some elements of a move that one rank, the owner, gets from the others and passes on.
 struct DirectPlan::Share {
   const Move& move;
   Range range;
   int owner;
 };
 
-// A piece takes room for its input, its output, and what is collected to be added up: of a single move, which touches
-// the same elements everywhere, of each as much as the piece has and the result once more; else up to twice as many
-// blocks as there are ranks, for no collective has all three.
+// A piece needs room for its input, its output, and what is collected to be added up. A single move touches the same
+// elements everywhere and needs as much as the piece has for each of these, and once more for the result. Others need
+// up to twice as many blocks as there are ranks, because no collective has all three.
 DirectPlan::DirectPlan(const Operation& operation, int rank, int n_ranks, size_t room_bytes)
     : operation_(operation),
       me_(rank),
@@ -57,7 +57,7 @@ DirectPiece DirectPlan::piece(size_t number, char* memory) const {
 }
 
 void DirectPlan::add(const Share& share, Room& room, DirectPiece& piece) const {
-  const Move& move = share.move;  // lambdas of clang 14 capture no structured bindings
+  const Move& move = share.move;  // clang 14's lambdas cannot capture structured bindings
   const Range range = share.range;
   const int owner = share.owner;
   const bool reduces = move.from == kAllRanks, takes = move.to == kAllRanks || move.to == me_;
@@ -94,14 +94,14 @@ void DirectPlan::add(const Share& share, Room& room, DirectPiece& piece) const {
   }
 }
 
-// What the owner has of the others. Where it ends is for add() to say.
+// What the owner gets from the others. add() decides where it ends up.
 void DirectPlan::collect(const Share& share, Room& room, DirectPiece& piece) const {
   const auto& [move, range, owner] = share;
   const bool reduces = move.from == kAllRanks;
   const size_t bytes = range.elems * elem_bytes_;
   const char* const input = static_cast<const char*>(operation_.input) + (move.from_elem + range.begin) * elem_bytes_;
   const void* mine = input;
-  // What is scaled is so before it travels.
+  // Scaling comes before the transfer.
   if ((reduces || move.from == me_) && (owner != me_ || operation_.op == RedOp::kPreMulSum)) {
     char* const there = room.take(bytes);
     piece.in.push_back({input, there, range.elems});
@@ -124,7 +124,7 @@ size_t direct_messages_room(const Operation& operation) {
   return room.used();
 }
 
-// What a rank sends to itself only the stream sees: the n-th such message meets the n-th such receive.
+// Messages to itself are copied by the stream: the n-th such send matches the n-th such receive.
 DirectPiece direct_messages(const Operation& operation, int rank, char* memory) {
   DirectPiece piece;
   Room room(memory);

@@ -1,5 +1,5 @@
 // This header: an operation as messages between arenas of device memory, and what a stream does before, between and
-// after. A pure function of the call; nothing here knows streams or networks.
+// after them. A pure function of the call; nothing here knows streams or networks.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace tutti::cuda {
 
-// Memory, given out from its beginning. Too little is seen at the end; none at all is there to see how much is needed.
+// Hands out memory from its beginning. used() tells at the end whether it was enough, or without memory what is needed.
 class Room {
  public:
   explicit Room(char* memory) : memory_(memory) {}
@@ -27,7 +27,7 @@ class Room {
   size_t used_ = 0;
 };
 
-// A part of an operation, as one rank sees it. In this order:
+// A part of an operation, as one rank sees it. Its steps, in order:
 struct DirectPiece {
   struct Copy {
     const void* from;
@@ -51,9 +51,9 @@ class DirectPlan {
  public:
   DirectPlan(const Operation& operation, int rank, int n_ranks, size_t room_bytes);
   size_t pieces() const { return pieces_; }
-  // `room` has room_bytes.
+  // `room` has room_bytes bytes.
   DirectPiece piece(size_t number, char* room) const;
-  // Both of a piece's exchanges may have messages; else those of `spread` can go with those of `collect`.
+  // Whether both exchanges of a piece may have messages. If not, those of `spread` can go with those of `collect`.
   bool has_two_exchanges() const { return moves_.size() == 1; }
   bool reduces() const { return !moves_.empty() && moves_[0].from == kAllRanks; }
 

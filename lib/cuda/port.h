@@ -1,10 +1,10 @@
-// cuda: communicators whose buffers are on a GPU. Ranks of one process that share a GPU have their operation done by
-// one kernel (together.cpp); ranks that can map each other's memory exchange through that (phases.h); what neither can
-// do takes the way through host memory (staged.cpp).
+// cuda: communicators whose buffers are on a GPU. If all ranks share a process and a GPU, one kernel does their
+// operation (together.cpp); ranks that can map each other's memory exchange through it (phases.h); all else goes
+// through network devices (direct.cpp) or host memory (staged.cpp).
 //
 // This header: all that the rest of the room knows of CUDA. Threading: any thread; what concerns a device means the one
-// that the calling thread has chosen with use(). Nothing here waits for the GPU, but what says so. An error names the
-// call and what CUDA says of it.
+// that the calling thread has chosen with use(). Nothing here waits for the GPU unless it says so. An error names the
+// call and CUDA's reason.
 #pragma once
 
 #include <array>
@@ -22,19 +22,19 @@ namespace tutti::cuda {
 using StreamRef = void*;  // a cudaStream_t; NULL is the default stream
 using EventRef = void*;   // a cudaEvent_t
 
-// Where an operation takes its turn.
+// Where an operation is enqueued.
 struct Turn {
   StreamRef stream = nullptr;
   uint64_t stream_id = 0;
   bool is_captured = false;
 };
 
-// Names memory of a device to other processes of the host.
+// Identifies device memory to other processes of the host.
 struct IpcHandle {
   std::array<char, 64> bytes{};
 };
 
-// What one call of the allocator gave out.
+// What one call of the allocator returned.
 struct Allocation {
   void* memory = nullptr;
   size_t bytes = 0;
@@ -43,13 +43,13 @@ struct Allocation {
 struct DeviceInfo {
   std::array<char, 16> uuid{};  // the same in all processes
   int multiprocessors = 1;
-  bool waits_in_streams = false;  // write_value and wait_value work
-  // Of the kernels for gradients: as many as run at once. With half as many, floats become bfloat16 at 40 % of an
-  // H200's copy rate instead of 67.
+  bool waits_in_streams = false;  // GpuStreams::words() works
+  // How many blocks of the gradient kernels run at once. With half as many, floats become bfloat16 at 40 % of an H200's
+  // copy rate instead of 67 %.
   uint32_t most_span_blocks() const { return static_cast<uint32_t>(multiprocessors) * 8; }
 };
 
-// A word that is written in the order of a stream, or waited for to be `value`.
+// A word that a stream writes in order, or waits for until it is `value`.
 struct WordOperation {
   uint32_t* at = nullptr;
   uint32_t value = 0;
@@ -67,81 +67,81 @@ class GpuMemory {
   virtual void free(void* memory) = 0;
   virtual void free_host(void* memory) = 0;
 
-  // Memory of allocate(), or of the user's cudaMalloc, as other processes of this host can map it, until it is freed.
+  // Lets other processes of this host map memory of allocate(), or of the user's cudaMalloc, until it is freed.
   virtual Result<IpcHandle> share(void* memory) = 0;
   virtual Result<void*> map(const IpcHandle& handle) = 0;
   virtual void unmap(void* memory) = 0;  // waits for the device (cudaIpcCloseMemHandle does)
-  // Of the device's memory that this is in.
+  // The allocation of device memory that `memory` is in.
   virtual Result<Allocation> allocation_of(const void* memory) = 0;
-  // Lets kernels of the device use the memory of another one of this process.
+  // Lets kernels of the device use the memory of another device of this process.
   virtual Result<void> reach(int other_device) = 0;
-  // Whether devices that reach this thread's one can use this memory: cudaMalloc's they can.
+  // Whether devices that reach this thread's device can use this memory. They can use cudaMalloc's.
   virtual bool is_reachable(const void* memory) = 0;
 
-  // The dmabuf that stands for memory of allocate(), by which network devices know it. kCudaError where the device has
-  // none, or what network devices write could not be made visible to it.
+  // The dmabuf by which network devices know memory of allocate(). kCudaError where the device has none, or where
+  // writes by network devices could not be made visible to it.
   virtual Result<Fd> dmabuf_of(void* memory, size_t bytes) = 0;
-  // What network devices have written to the device's memory by now is visible to all that it begins from now on.
+  // Makes what network devices have written to the device's memory so far visible to all that it begins from now on.
   virtual Result<void> flush_remote_writes() = 0;
 };
 
-// Streams, the events that order them, and what needs no kernel. What names a stream last takes its turn there, and may
-// be captured into a graph.
+// Streams, the events that order them, and what needs no kernel. Functions that enqueue work in a stream may be
+// captured into a graph.
 class GpuStreams {
  public:
   virtual ~GpuStreams() = default;
   virtual Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) = 0;
-  // From pinned memory of the host to the device, without a turn of this process on its multiprocessors.
+  // From pinned host memory to the device, without this process's turn on the device's multiprocessors.
   virtual Result<void> copy_in(void* to, const void* from, size_t bytes, StreamRef stream) {
     return copy(to, from, bytes, stream);
   }
-  // One after the other; what the stream did before is visible to who sees a word written.
+  // One after the other. Whoever sees a word written also sees what the stream did before.
   virtual Result<void> words(const WordOperation* operations, int n, StreamRef stream) = 0;
   virtual Result<void> zero(void* memory, size_t bytes, StreamRef stream) = 0;
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
 
   virtual Result<bool> is_capturing(StreamRef stream) = 0;
-  // Of the stream that the handle means in the calling thread. No two streams have the same, also one after the other:
-  // handles of streams that were destroyed are given out again. A stream that is captured may have another number then.
+  // The id of the stream that the handle means in the calling thread. No other stream ever has it, whereas handles of
+  // destroyed streams are reused. A stream may have another id while it is captured.
   virtual Result<uint64_t> id_of(StreamRef stream, bool is_captured) = 0;
-  // Whether the handle means another stream in every thread (cudaStreamPerThread).
+  // Whether the handle means a different stream in every thread (cudaStreamPerThread).
   virtual bool is_per_thread(StreamRef stream) = 0;
-  // An urgent one goes on while others of the device wait, which hold up what shares a hardware queue with them.
+  // An urgent stream runs on while others of the device wait and hold up what shares a hardware queue with them.
   virtual Result<StreamRef> create_stream(bool is_urgent = false) = 0;
   virtual void destroy_stream(StreamRef stream) = 0;
-  // A timed one knows when it was reached.
+  // A timed event keeps the time at which it was reached.
   virtual Result<EventRef> create_event(bool is_timed = false) = 0;
   virtual void destroy_event(EventRef event) = 0;
   virtual Result<void> synchronize(StreamRef stream) = 0;  // waits
-  virtual Result<bool> reached(EventRef event) = 0;        // also if it was never recorded
+  virtual Result<bool> reached(EventRef event) = 0;        // true even if it was never recorded
   // Between two timed events that were reached; negative if `to` was first.
   virtual Result<double> seconds_between(EventRef from, EventRef to) = 0;
 };
 
-// All of it: devices and their kernels besides. The bases are virtual so that each can be implemented by a class of its
-// own (runtime.cpp).
+// The whole port: also devices and their kernels. The bases are virtual so that each can be implemented by a class of
+// its own (runtime.cpp).
 class Port : public virtual GpuMemory, public virtual GpuStreams {
  public:
-  // kCudaError without a driver or GPU, saying which.
+  // kCudaError without a driver or a GPU, saying which is missing.
   virtual Result<int> device_count() = 0;
   virtual Result<DeviceInfo> describe(int device) = 0;  // the calling thread's
-  // For the calling thread; the device that it had before, or this one if it had none that the process uses.
+  // Sets the calling thread's device. Returns its previous one, or this one if it had none that the process uses.
   virtual Result<int> use(int device) = 0;
 
-  // Now, instead of at the first launch, which would wait for the device: its kernels may be waiting for other ranks'.
+  // Loads them now. The first launch would wait for the device, whose kernels may be waiting for other ranks.
   virtual Result<void> load_kernels() = 0;
-  // In turn, as what GpuStreams has.
+  // Enqueued in the stream, like the functions of GpuStreams.
   virtual Result<void> run(const JobList& list, StreamRef stream) = 0;
   // All blocks at once; kCudaError where the device has no room for them.
   virtual Result<void> run(const ProgramCall& call, StreamRef stream) = 0;
-  // Waits on the device for other ranks, whose kernels have to run at the same time.
+  // The kernel waits for other ranks' kernels, which have to run at the same time.
   virtual Result<void> run(const LineCall& call, StreamRef stream) = 0;
   virtual Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) = 0;
   virtual Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) = 0;
 };
 
-// A call of which each tile is a block's work (gradients.h), with no more blocks than that or `most_blocks`.
+// Runs a call, each tile of which is a block's work (gradients.h), with a block per tile or at most `most_blocks`.
 template <class Call>
 Result<void> run_tiles(Port& port, const Call& call, uint32_t most_blocks, StreamRef stream) {
   const uint64_t tiles = tiles_of(call);
@@ -149,7 +149,7 @@ Result<void> run_tiles(Port& port, const Call& call, uint32_t most_blocks, Strea
   return port.run(call, static_cast<uint32_t>(tiles < most_blocks ? tiles : most_blocks), stream);
 }
 
-// An event that is made when it is first recorded.
+// An event that is created when it is first recorded.
 class OwnedEvent {
  public:
   explicit OwnedEvent(GpuStreams& streams) : streams_(streams) {}
@@ -171,7 +171,7 @@ class OwnedEvent {
   EventRef event_ = nullptr;
 };
 
-// Waits for what `put` puts into the stream that it is given, which nothing else waits in.
+// Runs what `put` enqueues in the stream that it is given, a new one, and waits for it.
 template <class Put>
 Result<void> do_now(GpuStreams& streams, Put&& put) {
   TUTTI_TRY_ASSIGN(const StreamRef stream, streams.create_stream(true));
@@ -181,7 +181,7 @@ Result<void> do_now(GpuStreams& streams, Put&& put) {
   return done;
 }
 
-// A device for the length of a call; the caller has its own back afterwards.
+// Selects a device for the length of a scope, and then restores the caller's.
 class OnDevice {
  public:
   static Result<OnDevice> enter(Port& port, int device) {
@@ -203,6 +203,6 @@ class OnDevice {
 // The CUDA runtime, or what a test has put in its place; null where this library was built without CUDA.
 Port* port();
 void set_port(Port* port);
-Port* runtime_port();  // the former; null likewise
+Port* runtime_port();  // the CUDA runtime; null without CUDA
 
 }  // namespace tutti::cuda

@@ -8,10 +8,10 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr uint64_t kWordBytes = 128;  // words lie on lines of their own
-constexpr int kWordsPerEnd = 2;       // what the other end tells, and what this one has done
+constexpr uint64_t kWordBytes = 128;  // each word has its own cache line
+constexpr int kWordsPerEnd = 2;       // the other end's count, and this end's own
 
-// Tables for the device: their addresses are known before they are filled in.
+// Tables for the device, one after another. add() returns where a table begins.
 class Tables {
  public:
   template <class T>
@@ -101,7 +101,7 @@ struct LinkMemory {
   }
 };
 
-// One rank's schedule, taken apart.
+// One rank's schedule, translated into tables.
 class Translation {
  public:
   Translation(const Schedule& schedule, size_t n_lanes) : schedule_(schedule) {
@@ -112,7 +112,7 @@ class Translation {
     lanes_.resize(n_lanes);
   }
 
-  // The program, whose pointers count from the beginning of the tables.
+  // The program. `base`: where the tables will be.
   Program write(Tables& tables, const LinkMemory& memory, const char* base) const {
     const RankMemory& mine = memory.ranks[static_cast<size_t>(schedule_.rank)];
     std::vector<LinkEnd> ends;
@@ -164,7 +164,7 @@ class Translation {
   std::vector<ProgramLane> lanes_;
   std::vector<ProgramStep> steps_;
   std::vector<int32_t> recvs_;
-  std::vector<std::pair<LinkName, bool>> ends_;  // sends
+  std::vector<std::pair<LinkName, bool>> ends_;  // the link, and whether this rank sends on it
 };
 
 size_t most_lanes(const Schedules& schedules) {
@@ -183,7 +183,7 @@ RankMemory memory_of(size_t rank, const std::vector<Schedules>& kinds, const Lin
 constexpr Collective kInterpreted[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
                                        Collective::kBroadcast, Collective::kReduce};
 
-// Of what has a root there is a kind for each.
+// An operation with a root has one kind for each root.
 int kinds_of(Collective collective, int n_ranks) {
   return traits(collective).has_root ? n_ranks : 1;
 }
@@ -219,7 +219,7 @@ size_t SpreadPrograms::bytes(int rank) const {
   return memory_of(static_cast<size_t>(rank), kinds_, Links(kinds_), shape_).bytes();
 }
 
-// Tables are written twice, for they name addresses of each other.
+// Tables are written twice, first to learn their size, because they contain each other's addresses.
 Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory, int n) {
   const Links links(kinds_);
   LinkMemory places{links, {}};

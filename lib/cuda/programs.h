@@ -1,5 +1,5 @@
-// This header: schedules made ready for the interpreter on GPUs, for ranks of one process that share a GPU, and for
-// ranks with a GPU each: steps, and links whose slots lie in the receiver's memory. Belongs to one thread at a time.
+// This header: schedules translated for the interpreter on GPUs: steps, and links whose slots lie in the receiver's
+// memory. For ranks of one process that share a GPU, and ranks with a GPU each. Belongs to one thread at a time.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace tutti::cuda {
 
-// How many blocks of the interpreter run at once on a multiprocessor, at least (__launch_bounds__ sees to it).
+// How many blocks of the interpreter run at once on a multiprocessor, at least (ensured by __launch_bounds__).
 inline constexpr int kProgramBlocksPerMultiprocessor = 2;
 
 // Blocks of the interpreter for each lane, and the slots of a link.
@@ -22,39 +22,39 @@ struct ProgramShape {
   uint32_t n_stripes = 1, n_slots = 2, slot_bytes = 128 << 10;
 };
 
-// Of one kind of operation, by rank.
+// The schedules of one kind of operation, by rank.
 using Schedules = std::vector<Schedule>;
 
-// The schedules of ranks with a device each, of all kinds of operations at once, because later none may wait for
-// others: each rank loads its part. All kinds use the same links, whose counts go on from one to the next.
+// The schedules of ranks with a device each, for all kinds of operations at once, because later no rank may wait for
+// others: each rank loads its part. All kinds use the same links, whose counts continue from one operation to the next.
 class SpreadPrograms {
  public:
   SpreadPrograms(Port& port, std::vector<Schedules> kinds, const ProgramShape& shape);
   ~SpreadPrograms();
-  // Loaded, of one kind, where all ranks share the calling thread's device. Waits for the device.
+  // Loaded schedules of one kind, where all ranks share the calling thread's device. Waits for the device.
   static Result<std::unique_ptr<SpreadPrograms>> together(Port& port, const Schedules& schedules,
                                                           const ProgramShape& shape);
 
-  // Of memory of its device, zeroed, that a rank lets all others use.
+  // The size of the zeroed memory of its device that a rank must let all others use.
   size_t bytes(int rank) const;
-  // `memory`: all ranks', by rank, as this one's device reaches it. For `n` ranks from this one on. Waits for the
+  // For `n` ranks from this one on. `memory`: all ranks', by rank, as this rank's device addresses it. Waits for the
   // device.
   Result<void> load(int rank, const std::vector<void*>& memory, int n = 1);
   const ProgramCall& call(size_t kind = 0) const { return calls_[kind]; }  // without an operation
 
  private:
   Port& port_;
-  std::vector<Schedules> kinds_;  // until they are loaded
+  std::vector<Schedules> kinds_;  // emptied by load()
   const ProgramShape shape_;
   void* tables_ = nullptr;
-  std::vector<void*> own_;          // links and scratch, by rank, of ranks that are together
+  std::vector<void*> own_;          // links and scratch, by rank, if all ranks share the device
   std::vector<ProgramCall> calls_;  // by kind
 };
 
-// Whether the interpreter takes it: sums that have to be made in one place it does not.
+// Whether the interpreter can run it. It does not take sums that have to be made in one place.
 bool interprets(const Operation& operation, Algo algo);
 
-// The programs by operation of ranks that share a device.
+// Programs by operation, of ranks that share a device.
 class SharedPrograms {
  public:
   SharedPrograms(Port& port, int n_ranks, int multiprocessors)
@@ -70,7 +70,7 @@ class SharedPrograms {
   std::map<Key, std::unique_ptr<SpreadPrograms>> loaded_;
 };
 
-// And of ranks with a device each. `multiprocessors`: of the smallest. Null where that has no room for a rank's blocks.
+// Programs of ranks with a device each. `multiprocessors`: of the smallest. Null if a rank's blocks do not fit there.
 std::unique_ptr<SpreadPrograms> spread_programs(Port& port, int n_ranks, int multiprocessors, Algo algo);
 ProgramCall find_program(const SpreadPrograms& programs, const Operation& operation, int n_ranks);
 

@@ -11,7 +11,7 @@ namespace tutti::cuda {
 namespace {
 
 constexpr int64_t kFirstWordNs = 3'000'000'000;
-// A group of its own for those who look from outside.
+// Makes these recorders a group of their own for tools that read them.
 constexpr uint64_t kOnGpu = 0x677075;
 
 uint64_t called_by(const Witness& witness) {
@@ -62,7 +62,7 @@ uint64_t Progress::add_unseen(const Attendee* attendee, const Witnesses& seen,
   return least;
 }
 
-// As long as this rank calls more it does not wait.
+// A rank that keeps calling is not waiting.
 Result<void> Progress::look(const Attendee* attendee) {
   if (std::exchange(looked_at_, called_) != called_) {
     since_ns_ = 0;

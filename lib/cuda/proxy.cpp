@@ -43,7 +43,7 @@ uint32_t Proxy::announce(Task task, bool stays) {
   return number;
 }
 
-// While tasks are under way, or may come from a graph, only looking tells.
+// While tasks are under way, or a graph may request one, requests are only found by polling.
 void Proxy::serve() {
   constexpr int64_t kSpinNs = 200'000, kSleepNs = 50'000;
   int64_t idle_since = now_ns();
@@ -65,8 +65,8 @@ void Proxy::serve() {
   }
 }
 
-// An error breaks the communicator, which tells everybody; also one that does not by itself: a graph was launched after
-// tuttiCommFinalize, or there is no memory.
+// An error breaks the communicator, which tells all ranks, even an error that alone would not: a graph was launched
+// after tuttiCommFinalize, or there is no memory.
 void Proxy::run(uint32_t number) {
   Task task;
   std::unique_lock lock(mutex_);

@@ -1,6 +1,6 @@
-// This header: a thread that does for a device's streams what only the host can. A stream asks for a task by writing
-// its number to memory of the host, and waits there for the answer. Nothing of this changes from time to time, so a
-// graph that was captured can be replayed. Threading: announce() from any thread.
+// This header: a thread that does for a device's streams what only the host can. A stream requests a task by writing
+// its number to host memory, and waits there for the answer. All of this is the same every time, so a captured graph
+// can be replayed. Threading: announce() from any thread.
 #pragma once
 
 #include <atomic>
@@ -22,18 +22,18 @@ class Proxy {
   using Task = std::function<Result<void>()>;  // an error breaks the communicator
 
   static Result<std::unique_ptr<Proxy>> create(Host& host, GpuMemory& memory);
-  // No stream may ask for anything any more.
+  // By then no stream may ask for anything.
   ~Proxy();
-  // Tasks are answered and not run from now on; waits for one that runs.
+  // From now on tasks are answered without being run. Waits for a task that is running.
   void only_answer();
 
-  // The task's number. With `stays` it may be asked for again: it is in a graph.
+  // Returns the task's number. With `stays` it may be asked for again and again: it is in a graph.
   uint32_t announce(Task task, bool stays);
   // What a stream writes to ask for a task, and what it then waits for. One task at a time.
   WordOperation request(uint32_t number) const { return {reinterpret_cast<uint32_t*>(request_), number}; }
   WordOperation answer(uint32_t number) const { return {reinterpret_cast<uint32_t*>(answer_), number, true}; }
   WordOperation take_back_answer() const { return {reinterpret_cast<uint32_t*>(answer_), 0}; }
-  // The same for who asks on the host.
+  // The same for a caller on the host.
   void ask(uint32_t number) { request_->store(number, std::memory_order_release); }
   bool take_answer(uint32_t number) { return answer_->compare_exchange_strong(number, 0, std::memory_order_acq_rel); }
 
@@ -44,8 +44,8 @@ class Proxy {
 
   Host& host_;
   GpuMemory& memory_;
-  // In memory of the host that streams write to and wait for: the number of the task that is to run, and of the one
-  // that has run; 0 in between.
+  // In host memory that streams write and wait for: the number of the task to run, and of the one that has run; 0
+  // otherwise.
   std::atomic<uint32_t>* request_ = nullptr;
   std::atomic<uint32_t>* answer_ = nullptr;
   std::mutex mutex_;

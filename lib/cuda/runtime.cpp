@@ -1,4 +1,4 @@
-// The port over CUDA's runtime, which loads the driver when it is first asked for something.
+// The port over CUDA's runtime, which loads the driver at its first call.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -13,7 +13,7 @@ namespace tutti::cuda {
 namespace {
 
 Error cuda_error(const char* call, cudaError_t code) {
-  (void)cudaGetLastError();  // or the next call of somebody else would find it
+  (void)cudaGetLastError();  // otherwise somebody else's next call would return it
   return {Code::kCudaError, format("%s: %s (CUDA error %d)", call, cudaGetErrorString(code), static_cast<int>(code))};
 }
 
@@ -33,8 +33,8 @@ cudaEvent_t event_of(EventRef event) {
   return static_cast<cudaEvent_t>(event);
 }
 
-// What is no part of a capture of the program, in this thread or in another one: CUDA refuses allocations, questions
-// and waits during captures, and would spoil those.
+// For calls that belong to none of the program's captures, in this thread or another one: during captures CUDA refuses
+// allocations, queries and waits, which would also invalidate the capture.
 class ApartFromCaptures {
  public:
   ApartFromCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -44,7 +44,7 @@ class ApartFromCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// The driver's, which has no counterpart in the runtime; null where the driver is too old.
+// A function of the driver that has no counterpart in the runtime; null where the driver is too old.
 template <class Function>
 Function* driver(const char* name) {
   void* function = nullptr;
@@ -77,7 +77,7 @@ Result<int> attribute(CUdevice_attribute which) {
   return driver_error(format("cuDeviceGetAttribute(%d)", static_cast<int>(which)), code);
 }
 
-// Whether this process has a context on it. cudaSetDevice() makes one where there is none: some 500 MiB of that GPU.
+// Whether this process has a context on it. cudaSetDevice() creates one if there is none: some 500 MiB of that GPU.
 bool has_context(int device) {
   static const auto ask = driver<decltype(cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState");
   unsigned flags = 0;
@@ -85,7 +85,7 @@ bool has_context(int device) {
   return ask == nullptr || (ask(device, &flags, &is_active) == CUDA_SUCCESS && is_active != 0);
 }
 
-// Of the highest priority: those have hardware queues of their own.
+// A stream of the highest priority: those have hardware queues of their own.
 cudaError_t create_urgent(cudaStream_t* stream) {
   int least = 0, most = 0;
   const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &most);
@@ -184,8 +184,8 @@ class RuntimeMemory : public virtual GpuMemory {
     return error;
   }
 
-  // cudaDeviceEnablePeerAccess() is about what cudaMalloc gives. Memory of pools and of virtual addresses has rights of
-  // its own, which are its owner's business; what tells them apart is whether it suits cudaIpcGetMemHandle.
+  // cudaDeviceEnablePeerAccess() covers cudaMalloc's memory. Memory of pools and of the virtual memory API has access
+  // rights of its own, which its owner sets; it is told apart by not being suited to cudaIpcGetMemHandle.
   bool is_reachable(const void* memory) override {
     cudaPointerAttributes attributes;
     int device = -1, suits_ipc = 0;
@@ -208,9 +208,9 @@ class RuntimeStreams : public virtual GpuStreams {
     return check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)));
   }
 
-  // A row of up to some KiB the driver writes into the queue of the multiprocessors' work, which waits for this
-  // process's turn where several share the GPU (two on an H100: 269 us); two rows are a copy engine's (9 us). What is
-  // odd is copied as two pieces that are even and overlap.
+  // The driver writes a single row of up to a few KiB into the queue of the multiprocessors' work, which waits for this
+  // process's turn where several share the GPU (two on an H100: 269 us). Two rows go to a copy engine (9 us). An odd
+  // number of bytes is copied as two even pieces that overlap.
   Result<void> copy_in(void* to, const void* from, size_t bytes, StreamRef stream) override {
     constexpr size_t kRowMost = 64 << 10;
     if (bytes < 2 || bytes > kRowMost) return copy(to, from, bytes, stream);
@@ -265,8 +265,8 @@ class RuntimeStreams : public virtual GpuStreams {
     return status != cudaStreamCaptureStatusNone;
   }
 
-  // CUDA tells nothing of a stream that is captured (cudaStreamGetId: error 900, seen with CUDA 13.0). It lives as long
-  // as its capture, so its handle is a number, but for the one that means another stream in every thread.
+  // CUDA gives no id of a captured stream (cudaStreamGetId: error 900, seen with CUDA 13.0). The stream lives as long
+  // as its capture, so its handle is the id, except for the handle that means a different stream in every thread.
   Result<uint64_t> id_of(StreamRef stream, bool is_captured) override {
     static thread_local char here;
     if (is_captured) return reinterpret_cast<uint64_t>(is_per_thread(stream) ? &here : stream);
@@ -315,7 +315,7 @@ class RuntimeStreams : public virtual GpuStreams {
 std::vector<const void*> gradient_kernels() {
   std::vector<const void*> kernels;
   SpanCall call;
-  // Steps do not tell all types apart: some kernels come several times.
+  // Not every step depends on both types, so some kernels are listed several times.
   for (const SpanStep step : {SpanStep::kNarrow, SpanStep::kWiden, SpanStep::kNonFinite, SpanStep::kDigest,
                               SpanStep::kQuantise, SpanStep::kDequantise})
     for (const DataType wide : {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBfloat16})
@@ -340,8 +340,8 @@ Result<void> launch(const void* kernel, uint32_t n_blocks, uint32_t n_threads, c
 
 class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
  public:
-  // Zeroed on a stream of its own: the default one waits for others of the device, where kernels may wait for another
-  // rank.
+  // Zeroed on a separate stream: the default one waits for the device's other streams, whose kernels may be waiting for
+  // another rank.
   Result<void*> allocate(size_t bytes) override {
     const ApartFromCaptures apart;
     void* memory = nullptr;
@@ -368,8 +368,8 @@ class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
     return info;
   }
 
-  // Also if the thread has this device already: a fresh thread has a number, 0, and no context behind it, without which
-  // the driver's own functions fail. To go back to that would make one.
+  // cudaSetDevice() is called even if the thread has this device already: a new thread has device number 0 without a
+  // context, and the driver's own functions fail without one. Going back to such a device would create its context.
   Result<int> use(int device) override {
     int before = 0;
     TUTTI_TRY(check("cudaGetDevice", cudaGetDevice(&before)));

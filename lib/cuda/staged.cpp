@@ -1,10 +1,9 @@
-// The way that is always there: through memory of the host, and the communicator there. The stream copies
-// the input out, tells a thread to run the operation, waits for its answer, and copies the output in. Nothing of this
-// changes from time to time, so a graph that was captured can be replayed; what it needs is kept as long as the
-// communicator.
+// The way that is always available: through host memory and the host communicator. The stream copies the input to the
+// host, asks a thread to run the operation, waits for its answer, and copies the output back. All of this is the same
+// every time, so a captured graph can be replayed; what it needs is kept until the communicator is destroyed.
 //
-// Where ranks of one process share a GPU, a stream that waits may hold up another one's (household.h). There the call
-// waits instead, while it is asked again, for the input to be there and for the operation to have run.
+// Where ranks of one process share a GPU, a stream that waits may hold up another rank's (household.h). There the call
+// waits instead, by being called again, until the input has arrived and the operation has run.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -26,7 +25,7 @@ struct Staging {
   Operation operation;
   Room room{nullptr};
   std::vector<Piece> in, out;
-  // Of quantised sums; the kernels read and write the room themselves.
+  // For quantised sums, whose kernels access the room directly.
   std::vector<SpanItem> quantise, dequantise;
 
   char* add(std::vector<Piece>& list, const void* device, size_t bytes) {
@@ -43,8 +42,8 @@ void stage_messages(Staging& staging) {
   staging.operation.messages = messages;
 }
 
-// The GPU quantises what goes to other ranks, and makes floats of the sums. The host adds up this rank's part, of which
-// it gets the floats.
+// The GPU quantises what goes to other ranks, and turns the sums into floats. The host adds up this rank's part, which
+// it gets as floats.
 void stage_quantised(Staging& staging, int rank, int n_ranks) {
   const Operation operation = staging.operation;
   const Wire wire = wire_of(operation.root);
@@ -67,7 +66,7 @@ void stage_quantised(Staging& staging, int rank, int n_ranks) {
   staging.dequantise.push_back({quantised, operation.output, operation.count});
 }
 
-// `buffer` may be null, to see how much is needed.
+// `buffer` may be null, to find out how much is needed.
 Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
   Staging staging{operation, Room(buffer)};
   if (operation.collective == Collective::kSendRecv) {
@@ -83,7 +82,7 @@ Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
   staging.operation.input = staging.add(staging.in, operation.input, extent.input * elem_bytes);
   char* const output = staging.room.take(extent.output * elem_bytes);
   staging.operation.output = output;
-  // One that has gaps comes in by blocks, because what lies between them is not the operation's.
+  // An output with gaps is copied by blocks, because what lies between them is not the operation's.
   for (const Move& move : moves_of(operation, n_ranks))
     if (const size_t at = move.to_elem * elem_bytes; move.to == kAllRanks || move.to == rank)
       staging.out.push_back({static_cast<char*>(operation.output) + at, output + at, move.elems * elem_bytes});
@@ -92,8 +91,8 @@ Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
   return staging;
 }
 
-// What is divided at the same places on all ranks, so that a piece is on its way through the host while the GPU copies
-// those beside it.
+// Operations that are cut at the same places on all ranks, so that a piece is on its way through the host while the GPU
+// copies its neighbours.
 std::vector<Operation> pieces_of(const Operation& operation) {
   constexpr uint64_t kPieceBytes = 4 << 20;
   const Collective what = operation.collective;
@@ -115,7 +114,7 @@ class Staged final : public Way {
  public:
   Staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy, bool may_wait)
       : host_(host), port_(port), info_(info), proxy_(std::move(proxy)), may_wait_(may_wait), input_(port) {}
-  // An operation that runs on the host ends soon, for the group is broken then.
+  // An operation that still runs on the host ends soon, because the group is broken by then.
   ~Staged() override {
     while (step_ == Step::kRuns && !proxy_->take_answer(number_))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -142,8 +141,8 @@ class Staged final : public Way {
     return true;
   }
 
-  // The pieces' halves of the buffer alternate. In the stream's order: the input of piece k comes, piece k - 1 has run,
-  // piece k is asked for, and while it runs the output of k - 1 goes and the input of k + 1 comes.
+  // Pieces alternate between the halves of the buffer. In stream order: copy the input of piece k to the host, wait for
+  // piece k - 1, request piece k, and while it runs copy the output of k - 1 back and the input of k + 1 to the host.
   Result<void> submit(const Operation& operation, const Turn& turn) override {
     const StreamRef stream = turn.stream;
     if (!may_wait_) return take_out(staging_, stream);
@@ -221,15 +220,15 @@ class Staged final : public Way {
   Port& port_;
   const DeviceInfo info_;
   const std::shared_ptr<Proxy> proxy_;
-  const bool may_wait_;  // in streams
-  // The last one for all, because operations follow each other; those under way, or in a graph, may use those outgrown.
+  const bool may_wait_;  // whether streams may wait
+  // Operations use the last one, because they run one after another; earlier ones, or graphs, may still use the others.
   std::vector<void*> buffers_;
-  size_t buffer_bytes_ = 0;  // the last one's
-  // Of the operation at hand, where streams may not wait:
+  size_t buffer_bytes_ = 0;  // of the last one
+  // The operation under way, where streams may not wait:
   Step step_ = Step::kBefore;
   Staging staging_;
-  OwnedEvent input_;     // has come
-  uint32_t number_ = 0;  // the proxy's
+  OwnedEvent input_;     // recorded when the input has arrived
+  uint32_t number_ = 0;  // the number of the proxy's task
 };
 
 }  // namespace

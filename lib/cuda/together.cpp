@@ -1,6 +1,6 @@
-// All ranks are threads of one process and share one GPU. Nothing guarantees that kernels of different
-// streams run side by side, so no kernel may wait for another one: one kernel serves all ranks (household.h), reads all
-// inputs and writes all outputs where they lie.
+// All ranks are threads of one process and share one GPU. Nothing guarantees that kernels of different streams run
+// concurrently, so no kernel may wait for another one: one kernel serves all ranks (household.h), reads all inputs and
+// writes all outputs where they lie.
 #include "cuda/household.h"
 #include "cuda/launcher.h"
 #include "cuda/programs.h"
@@ -34,7 +34,7 @@ class Together final : public Way {
   EventRef end() const override { return resident_.end(); }
 
  private:
-  // The schedule that the user wants, instead of one that needs no messages.
+  // The schedule that the user has forced, instead of one that needs no messages.
   Result<void> launch_program(const Arrivals& everyone, StreamRef stream) {
     TUTTI_TRY_ASSIGN(ProgramCall call, programs_.find(everyone[0].operation, algo_));
     for (size_t r = 0; r < everyone.size(); r++) {

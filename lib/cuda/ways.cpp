@@ -90,7 +90,7 @@ Result<void> Ways::add_all() {
   return {};
 }
 
-// Those of this process on this rank's GPU; null for a rank alone, unless it is the only one of all.
+// The ranks of this process on this rank's GPU. Null for a rank alone there, unless the group has no other rank.
 std::shared_ptr<Household> Ways::household_of(const std::vector<Seat>& seats, const std::string& name) const {
   std::vector<int> ranks;
   for (size_t r = 0; r < seats.size(); r++)
@@ -100,7 +100,7 @@ std::shared_ptr<Household> Ways::household_of(const std::vector<Seat>& seats, co
                                 [&] { return std::make_shared<Household>(port_, ranks); });
 }
 
-// Without a network that does it, what is left is the slow way.
+// Without a network that can do it, only the slow way is left.
 Result<void> Ways::add_direct(const std::string& why_not_mapped, const std::vector<Seat>& seats) {
   std::string why = "ranks of one process share a GPU";
   std::unique_ptr<Way> direct;
@@ -121,7 +121,7 @@ Result<void> Ways::add_direct(const std::string& why_not_mapped, const std::vect
   return {};
 }
 
-// Quantised sums are for networks that are slower than the way through host memory.
+// Quantised sums are for networks that are slower than copies through host memory.
 Way& Ways::of(const Operation& operation) const {
   if (operation.collective == Collective::kAllReduceQuantized) return *all_.back();
   return **std::find_if(all_.begin(), all_.end(), [&](const auto& way) { return way->takes(operation); });
@@ -132,9 +132,9 @@ std::string Ways::explain(const Operation& operation) const {
   return text + (obstacles_.empty() ? "\n" : ", because " + obstacles_ + "\n");
 }
 
-// Whether the GPU still uses what they have is not known.
+// The GPU may still be using their memory.
 void Ways::keep(std::unique_ptr<Ways> ways) {
-  static auto* mutex = new std::mutex;  // never destroyed, as what is kept
+  static auto* mutex = new std::mutex;  // never destroyed, like the ways that are kept
   static auto* kept = new std::vector<std::unique_ptr<Ways>>;
   ways->proxy_->only_answer();
   const std::lock_guard lock(*mutex);
