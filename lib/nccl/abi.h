@@ -1,7 +1,7 @@
 /* What programs that were built for NCCL 2.28 to 2.32 expect of libnccl.so.2: its functions, and what its structs hold.
- * Written for this library; names, numbers and the order of fields are NCCL's, for they are the interface. C99.
+ * Written for this library; names, numbers and the order of fields are NCCL's, because they are the interface. C99.
  *
- * Every function also has a name that begins with `p`, by which profilers that stand in for it reach it. */
+ * Every function also has a name that begins with `p`, by which profilers that interpose it call it. */
 #ifndef TUTTI_NCCL_ABI_H_
 #define TUTTI_NCCL_ABI_H_
 
@@ -12,14 +12,14 @@
 extern "C" {
 #endif
 
-/* The newest version whose functions are all here, as ncclGetVersion tells it. */
+/* The newest version whose functions are all here. ncclGetVersion returns it. */
 #define NCCL_ABI_VERSION 23203
 
 #define NCCL_ABI_MAGIC 0xcafebeefu
 #define NCCL_ABI_SIM_MAGIC 0x74685283u
 #define NCCL_ABI_UNDEF_INT (-2147483647 - 1)
 
-typedef struct tuttiComm* ncclComm_t; /* opaque for programs: so it may be the same handle */
+typedef struct tuttiComm* ncclComm_t; /* opaque to programs, so it can be Tutti's handle */
 typedef struct ncclAbiWindow* ncclWindow_t;
 typedef struct ncclAbiParam* ncclParamHandle_t;
 typedef struct CUstream_st* cudaStream_t;
@@ -32,8 +32,8 @@ typedef struct {
 /* All enumerations are ints; their values are tuttiResult_t's, tuttiDataType_t's, tuttiRedOp_t's and so on. */
 typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t, ncclCommMemStat_t;
 
-/* Its front; what follows is not read. Later versions append: a program's struct may end earlier or later, and says in
- * `size` where. */
+/* The first fields; the rest is not read. Later versions append fields, so a program's struct may be smaller or larger:
+ * `size` says how large. */
 typedef struct {
   size_t size;
   unsigned int magic;
@@ -44,9 +44,9 @@ typedef struct {
   int maxCTAs;
 } ncclConfig_t;
 
-typedef struct ncclConfigExt ncclConfigExt_t; /* what other vendors add; nothing here looks into it */
+typedef struct ncclConfigExt ncclConfigExt_t; /* other vendors' additions; not read here */
 
-/* Of one operation. */
+/* The configuration of one operation. */
 typedef struct {
   size_t size;
   unsigned int magic;
@@ -85,7 +85,7 @@ typedef struct {
   int ctx;
 } ncclWaitSignalDesc_t;
 
-/* Of nccl_device.h, for kernels that communicate. */
+/* From nccl_device.h, for kernels that communicate. */
 typedef struct ncclCommProperties ncclCommProperties_t;
 typedef struct ncclDevCommRequirements ncclDevCommRequirements_t;
 typedef struct ncclDevComm ncclDevComm_t;
@@ -161,7 +161,7 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 
-/* ---- the same, each with a configuration of its own ---- */
+/* ---- the same operations, each with its own configuration ---- */
 ncclResult_t ncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
 ncclResult_t ncclBroadcastConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,

@@ -9,7 +9,7 @@
 
 using namespace tutti::nccl;  // NOLINT: this file is the boundary
 
-// What a program holds for a window.
+// What a program's window handle points to.
 struct ncclAbiWindow {
   void* registration;
   void* buffer;
@@ -19,8 +19,8 @@ namespace {
 
 constexpr ncclResult_t kSuccess = tuttiSuccess;
 
-// A program's options, or NULL for none. All of NCCL's others say how to use what Tutti does not have (CTAs, channels,
-// NVLS) or are hints. `made` is NULL whatever comes of it.
+// Converts a program's options, or NULL for none. NCCL's other options say how to use what Tutti does not have (CTAs,
+// channels, NVLS) or are hints. `made` becomes NULL whatever the result.
 ncclResult_t convert(const ncclConfig_t* config, int device, ncclComm_t* made, tuttiConfig_t* to) {
   if (made != nullptr) *made = nullptr;
   *to = TUTTI_CONFIG_INITIALIZER;
@@ -78,7 +78,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myran
   tuttiConfig_t options;
   const ncclResult_t result = convert(config, device_of_rank(myrank), newcomm, &options);
   if (result != kSuccess) return result;
-  auto first = std::bit_cast<tuttiUniqueId>(commIds[0]);  // the others serve nobody
+  auto first = std::bit_cast<tuttiUniqueId>(commIds[0]);  // the other ids are not needed
   return passed(tuttiCommInitRankScalable(newcomm, nranks, myrank, 1, &first, &options));
 }
 
@@ -93,7 +93,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
   }
 }
 
-// For these four NULL, which a rank of no color has, is nothing to do.
+// Finalize, Destroy, Abort and Revoke do nothing with NULL, which a rank without a color has.
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return comm == nullptr ? kSuccess : passed(tuttiCommFinalize(comm));
 }
@@ -125,7 +125,7 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags) {
   return comm == nullptr ? kSuccess : passed(tuttiCommRevoke(comm, revokeFlags));
 }
 
-// Any id does for one call of ncclCommGrow.
+// Any id will do for one call of ncclCommGrow.
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId) {
   int rank = -1;
   const tuttiResult_t result = tuttiCommUserRank(comm, &rank);
@@ -145,7 +145,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
   tuttiResult_t state = tuttiSuccess;
   const tuttiResult_t result = tuttiCommGetAsyncError(comm, asyncError == nullptr ? nullptr : &state);
   if (result == tuttiSuccess) *asyncError = passed(state);
-  // The sentence is asked for next, by most programs without comm: so it becomes the thread's.
+  // Most programs ask for the sentence next, without comm: so it becomes the thread's.
   if (result == tuttiSuccess && state != tuttiSuccess) tuttiGetLastError(comm);
   return passed(result);
 }
@@ -181,7 +181,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   return passed(tuttiCommDeregister(comm, handle));
 }
 
-// A window is a registration here: nobody writes into another rank's memory, and kernels do not see it.
+// A window is only a registration here: no rank writes into another rank's memory, and kernels do not see it.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int) {
   if (win == nullptr) return refused(tuttiInvalidArgument, "win is NULL");
   *win = nullptr;

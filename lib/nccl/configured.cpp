@@ -1,5 +1,5 @@
-// Operations with a configuration of their own (2.32). What it says of CTAs, clusters and profilers' tags are hints
-// about what Tutti does not have; what a program relies on and cannot be had is refused.
+// Operations with a configuration of their own (2.32). Its CTAs, clusters and profilers' tags are hints about what
+// Tutti does not have, and are ignored; what a program relies on and Tutti cannot do is refused.
 #include "nccl/shim.h"
 
 using namespace tutti::nccl;  // NOLINT: this file is the boundary

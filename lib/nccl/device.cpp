@@ -1,4 +1,4 @@
-// The CUDA driver, loaded when it is first needed: this library has to load where there is none.
+// The CUDA driver, loaded when it is first needed: this library also has to load where there is no driver.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -42,7 +42,7 @@ struct Driver {
 };
 
 const Driver& driver() {
-  static const auto* loaded = new Driver;  // threads may outlive main
+  static const auto* loaded = new Driver;  // never destroyed: threads may outlive main
   return *loaded;
 }
 
@@ -57,7 +57,7 @@ bool enter_context() {
 
 }  // namespace
 
-// The number of the device that the calling thread's context is on. Without a context it is the first one, as for the
+// The number of the device that the calling thread's context is on. Without a context it is the first device, as in the
 // CUDA runtime.
 int current_device() {
   const Driver& cuda = driver();

@@ -1,4 +1,4 @@
-// What ncclGetLastError tells.
+// What ncclGetLastError returns.
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -9,10 +9,10 @@
 namespace tutti::nccl {
 namespace {
 
-// Of the calling thread's last error, if it was not one of Tutti's.
+// The sentence of the calling thread's last error, if that was not one of Tutti's.
 thread_local char t_sentence[512];
 
-// The calling thread's group, and the first of its calls that was refused before Tutti was asked.
+// The calling thread's group, and the first of its calls that was refused before Tutti was called.
 struct Group {
   int depth = 0;
   ncclResult_t refusal = tuttiSuccess;
@@ -39,7 +39,7 @@ ncclResult_t spoils_group(ncclResult_t refusal) {
   if (t_group.depth == 0 || t_group.refusal != tuttiSuccess) return refusal;
   t_group.refusal = refusal;
   memcpy(t_group.sentence, t_sentence, sizeof t_sentence);
-  tuttiCommInitRankScalable(nullptr, 0, 0, 0, nullptr, nullptr);  // a wrong call: Tutti's group does not run, either
+  tuttiCommInitRankScalable(nullptr, 0, 0, 0, nullptr, nullptr);  // an invalid call: Tutti's group does not run, either
   return refusal;
 }
 

@@ -1,4 +1,4 @@
-// Operations, operators and groups: the same by another name.
+// Operations, operators and groups: the same under another name.
 #include "nccl/shim.h"
 
 using namespace tutti::nccl;  // NOLINT: this file is the boundary
@@ -13,8 +13,8 @@ tuttiRedOp_t op_of(ncclRedOp_t op) {
   return static_cast<tuttiRedOp_t>(op);
 }
 
-// CUDA's names for its default streams, 1 and 2, mean nothing on host memory: there the caller's thread stands for them
-// as for NULL.
+// CUDA's names for its default streams, 1 and 2, mean nothing on host memory: there, as with NULL, the operation runs
+// in the caller's thread.
 tuttiStream_t stream_of(ncclComm_t comm, cudaStream_t stream) {
   const auto number = reinterpret_cast<uintptr_t>(stream);
   int device = -1;
@@ -109,11 +109,11 @@ ncclResult_t ncclGroupEnd(void) {
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo) {
   tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;
   const bool is_right = simInfo != nullptr && simInfo->magic == NCCL_ABI_SIM_MAGIC && simInfo->size >= sizeof *simInfo;
-  if (!is_right) {  // the group ends all the same
+  if (!is_right) {  // the group ends nevertheless
     group_ends(tuttiGroupSimulateEnd(&info));
     return refused(tuttiInvalidArgument, "simInfo was not initialised: start from NCCL_SIM_INFO_INITIALIZER");
   }
-  info.estimatedTime = simInfo->estimatedTime;  // a nested group's stays
+  info.estimatedTime = simInfo->estimatedTime;  // unchanged in a nested group
   const tuttiResult_t result = tuttiGroupSimulateEnd(&info);
   if (result == tuttiSuccess) simInfo->estimatedTime = info.estimatedTime;
   return group_ends(result);

@@ -1,4 +1,4 @@
-// What Tutti has nothing for, so that a program that asks for it is told instead of not starting.
+// What Tutti does not support, so that a program that calls it gets an error instead of failing to start.
 #include "nccl/shim.h"
 
 using tutti::nccl::spoils_group, tutti::nccl::unsupported;
@@ -17,7 +17,7 @@ constexpr const char* kSuspend = "destroy the communicator and create it again t
   ncclResult_t name parameters {                          \
     return unsupported(#name, instead);                   \
   }
-// An operation, which groups may have.
+// An operation, which may be in a group.
 #define TUTTI_NCCL_ONE_SIDED(name, parameters)          \
   ncclResult_t name parameters {                        \
     return spoils_group(unsupported(#name, kOneSided)); \
@@ -38,7 +38,7 @@ TUTTI_NCCL_UNSUPPORTED(ncclDevCommCreate, (ncclComm_t, const ncclDevCommRequirem
 TUTTI_NCCL_UNSUPPORTED(ncclDevCommDestroy, (ncclComm_t, const ncclDevComm_t*), kInKernels)
 
 ncclTeam_t ncclTeamLsa(ncclComm_t) {
-  return {1, 0, 1};  // whose memory a kernel reaches: the rank's own
+  return {1, 0, 1};  // the ranks whose memory a kernel reaches: only this one
 }
 
 TUTTI_NCCL_UNSUPPORTED(ncclParamBind, (ncclParamHandle_t*, const char*), kParameters)
