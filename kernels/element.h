@@ -16,12 +16,12 @@
 
 namespace tutti {
 
-// Integers and the floats that C++ has. Integers are computed without a sign, where overflow wraps.
+// Integers, and the floats that C++ has. Integers are computed unsigned, where overflow wraps.
 template <class E>
 struct Plain {
   using Stored = E;
   using Value = E;
-  // 32 bits are enough for the low bits of what is narrower, and a GPU has no wider ones.
+  // 32 bits are enough for the low bits of narrower types, and a GPU has no wider registers.
   using Wide = std::conditional_t<std::is_integral_v<E>, std::conditional_t<(sizeof(E) > 4), uint64_t, uint32_t>, E>;
 
   __host__ __device__ static Value load(Stored stored) { return stored; }
@@ -32,7 +32,7 @@ struct Plain {
   __host__ __device__ static Value mul(Value a, Value b) {
     return static_cast<E>(static_cast<Wide>(a) * static_cast<Wide>(b));
   }
-  // A GPU takes long for 64 bits, so what has fewer is divided without its sign, in 32.
+  // 64-bit division is slow on a GPU, so narrower integers are divided unsigned, in 32 bits.
   __host__ __device__ static Value divide(Value a, uint32_t divisor) {
     if constexpr (std::is_floating_point_v<E> || sizeof(E) == 8) {
       return a / static_cast<E>(divisor);
@@ -67,7 +67,7 @@ struct Small : Plain<float> {
     if constexpr (std::is_same_v<Format, Float8e4m3>)
       return one_nan(__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3));
     if constexpr (std::is_same_v<Format, Float8e5m2>) {
-      // Saturating takes infinity along, which is to stay.
+      // Saturation would also affect infinity, which has to stay.
       if (__isinff(value)) return static_cast<Code>(value < 0 ? 0xfc : 0x7c);
       return one_nan(__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2));
     }
@@ -119,7 +119,7 @@ __host__ __device__ bool is_nan(Value value) {
   return false;
 }
 
-// Min and max give NaN if any operand is; of -0 and +0 the later one.
+// Min and max give NaN if any operand is NaN; of -0 and +0 they give the later one.
 template <class T>
 __host__ __device__ typename T::Value combine(RedOp op, typename T::Value a, typename T::Value b) {
   switch (op) {

@@ -17,7 +17,7 @@ struct Isa {
 };
 
 #if defined(__x86_64__)
-// These builtins also ask whether the operating system saves the registers.
+// These builtins also check whether the operating system saves the registers.
 bool has_avx2() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
@@ -65,7 +65,7 @@ const std::vector<KernelTable>& tables() {
   return *tables;
 }
 
-// The table that TUTTI_CPU_ISA names, the best one if it names none, null if it cannot be had.
+// The table that TUTTI_CPU_ISA names, the best one if it names none, null if it is not available.
 const KernelTable* wanted() {
   const std::string name = env_string(Env::kCpuIsa);
   if (name.empty()) return &tables().back();

@@ -1,6 +1,6 @@
 // kernels: the arithmetic. One table of functions per instruction set, filled in from the scalar reference first and
-// then overwritten by what the CPU at hand can do (chosen once, at run time; TUTTI_CPU_ISA lowers it). Pure functions
-// of their arguments: no state, no allocation, safe from any thread. Includes base only.
+// then overwritten by what this CPU can do (chosen once, at run time; TUTTI_CPU_ISA lowers it). Pure functions of their
+// arguments: no state, no allocation, safe from any thread. Includes base only.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,14 @@ namespace tutti {
 
 inline constexpr int kMaxDestinations = 4;
 
-// Any number of sources; more than eight or so are as many streams as a CPU's prefetcher follows.
+// Any number of sources, though a CPU's prefetcher follows only eight streams or so.
 // dst[0..n_dst) = finish(src[0] op src[1] op ... ), left to right, element by element. Any alignment of every pointer.
-// A destination may be the same pointer as a source (in place), else they do not overlap.
-// 16- and 8-bit floats: converted to float, accumulated in float, rounded to nearest even once per output; what is
-// beyond the 8-bit floats' range saturates, and NaN becomes each type's one NaN (kernels/cpu/convert.h). Min and max
-// give NaN if any source is NaN; of -0 and +0 the later one. Integers wrap. All tables give the same bits, except that
-// which NaN a float or double result is depends on the table. kAvg: the sum, divided by `divisor` if that is not 0
-// (integers truncate towards zero). With divisor 0 it is a partial sum. n_src == 1 copies, or divides, or only converts
-// nothing.
+// A destination may be the same pointer as a source (in place); otherwise they must not overlap.
+// 16- and 8-bit floats: converted to float, accumulated in float, rounded to nearest even once per output; values
+// beyond the 8-bit floats' range saturate, and NaN becomes each type's one NaN (kernels/cpu/convert.h). Min and max
+// give NaN if any source is NaN; of -0 and +0 the later one. Integers wrap. All tables give the same bits, except for
+// which NaN a float or double result is. kAvg: the sum, divided by `divisor` if that is not 0 (integers truncate
+// towards zero). With divisor 0 it is a partial sum. n_src == 1 only divides, or copies all bits as they are.
 struct ReduceArgs {
   const void* const* src = nullptr;
   void* dst[kMaxDestinations];
@@ -32,12 +31,12 @@ struct ReduceArgs {
   int n_dst = 0;
   size_t elems = 0;
   uint32_t divisor = 0;
-  // Write dst[0 .. n_stream) past the cache (non-temporal stores). The kernel ends with a store fence then.
+  // Write dst[0 .. n_stream) with non-temporal stores. The kernel then ends with a store fence.
   int n_stream = 0;
 };
 using ReduceKernel = void (*)(const ReduceArgs&);
 
-// bytes from src to dst[0..n_dst); may not overlap unless equal (then it is skipped).
+// Copies from src to dst[0..n_dst). A destination that equals src is skipped; otherwise they must not overlap.
 struct CopyArgs {
   const void* src;
   void* dst[kMaxDestinations];
@@ -47,16 +46,16 @@ struct CopyArgs {
 };
 using CopyKernel = void (*)(const CopyArgs&);
 
-// Floats as blocks of one byte each behind their scale (a float): a code times the scale is the value. A block's
+// Floats as blocks of a scale (a float) and then one byte per element: a code times the scale is the value. A block's
 // largest magnitude, A, becomes the largest code: 127 (int8), with errors of at most A / 254, or 448 (f8e4m3), of at
-// most A / 28. A block with more than kQuantisableTo, an infinity or a NaN becomes NaNs; one that has nothing of
-// kQuantisableFrom or more becomes zeros, so that neither scales nor products are subnormal, which CPUs may be told to
-// flush. block_elems: 64, 128, 192 or 256; the last block may be shorter. Any alignment; no overlaps.
+// most A / 28. A block with a magnitude above kQuantisableTo, an infinity or a NaN becomes NaNs; one with all
+// magnitudes below kQuantisableFrom becomes zeros, so that neither scales nor products are subnormal, which CPUs may be
+// set to flush. block_elems: 64, 128, 192 or 256; the last block may be shorter. Any alignment; no overlaps.
 using QuantiseKernel = void (*)(const void* from, size_t elems, size_t block_elems, void* to);
-// adds: to what is there.
+// adds: the floats are added to those at `to`.
 using DequantiseKernel = void (*)(const void* from, size_t elems, size_t block_elems, void* to, bool adds);
 
-// 16- and 8-bit floats as floats, and back: rounded as a ReduceKernel does. For sums of many steps, which travel as
+// 16- and 8-bit floats to floats, and back, rounded as by a ReduceKernel. For sums of many steps, which travel as
 // floats. Any alignment; no overlaps.
 using ConvertKernel = void (*)(const void* from, size_t elems, void* to);
 
@@ -66,14 +65,14 @@ struct KernelTable {
   ReduceKernel reduce[kRedOps][kDataTypes];
   QuantiseKernel quantise[2];  // int8, f8e4m3
   DequantiseKernel dequantise[2];
-  ConvertKernel widen[kDataTypes], narrow[kDataTypes];  // of small floats alone
+  ConvertKernel widen[kDataTypes], narrow[kDataTypes];  // of small floats only
 };
 
 // The best table for this CPU. Never fails: an unknown TUTTI_CPU_ISA was refused by kernels_check.
 const KernelTable& kernels();
 // All tables that this CPU can run, scalar first: for tests and benchmarks.
 std::vector<const KernelTable*> all_kernel_tables();
-// Is TUTTI_CPU_ISA one that this build and CPU have?
+// Whether TUTTI_CPU_ISA is one that this build and CPU have.
 Result<void> kernels_check();
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Functions of headers that CPU and GPU share are marked as CUDA has it; other compilers see nothing of that.
+// Functions in headers that CPU and GPU share have CUDA's markers, which are empty for other compilers.
 #pragma once
 
 #if !defined(__CUDACC__)

@@ -1,4 +1,4 @@
-// AVX-512 F, BW, DQ, VL: its primitives of simd.h, for the translation units of the sets that have these.
+// AVX-512 F, BW, DQ, VL: the primitives for simd.h, for the translation units of the sets that have these.
 #pragma once
 
 #include <immintrin.h>
@@ -9,14 +9,14 @@ namespace tutti {
 namespace {
 
 inline constexpr size_t kVectorBytes = 64;
-// What is only loaded, added and stored is bound by memory, where halves of a line came 10-13 % faster (Zen 4).
+// Types that are only loaded, added and stored are bound by memory, where half lines were 10-13 % faster (Zen 4).
 inline constexpr size_t kPlainBytes = 32;
 using Floats = Vector<float, kVectorBytes>;
 using Words = Vector<uint32_t, kVectorBytes>;
 using Halfs = Vector<uint16_t, kVectorBytes / 2>;
 using Codes = Vector<uint8_t, kVectorBytes / 4>;
 
-// The forms without a mask read an undefined register, of which gcc warns.
+// The forms without a mask read an undefined register, about which gcc warns.
 constexpr __mmask16 kAll = 0xffff;
 
 inline Words widen(Codes codes) {

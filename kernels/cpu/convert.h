@@ -9,8 +9,8 @@
 //                                             minimum or maximum is always one of its inputs
 //   f8e4m3        4         3        no       saturates to 448 (OCP "e4m3fn": 0x7f and 0xff are NaN)
 //
-// Any NaN becomes the one NaN kNan (all bits but the sign), so that results do not depend on which of several NaNs the
-// hardware keeps.
+// Any NaN becomes the one NaN kNan (all bits except the sign), so that results do not depend on which of several NaNs
+// the hardware keeps.
 #pragma once
 
 #include <bit>
@@ -56,7 +56,7 @@ struct SmallFloat {
     const int float_exponent = static_cast<int>(magnitude >> 23);
     const uint32_t significand = (magnitude & 0x7fffffu) | (float_exponent ? 0x800000u : 0);
     const int exponent = (float_exponent ? float_exponent : 1) - 127 + kBias;
-    // Below the smallest normal number the unit in the last place stays the same, so more bits go.
+    // Below the smallest normal number the unit in the last place stays the same, so more bits are dropped.
     const int dropped = 23 - kMantissaBits + (exponent < 1 ? 1 - exponent : 0);
     if (dropped > 24) return 0;
     const uint32_t odd = (significand >> dropped) & 1;

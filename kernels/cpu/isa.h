@@ -5,9 +5,9 @@
 
 namespace tutti {
 
-// The reference: complete.
+// The reference, which is complete.
 void fill_scalar(KernelTable& table);
-// Overwrite what they do better. Only to be called, and their kernels only to be run, on a CPU that has the set.
+// Overwrite what they do better. To be called, and their kernels to be run, only on a CPU that has the set.
 void fill_avx2(KernelTable& table);
 void fill_avx512(KernelTable& table);
 void fill_avx512_bf16(KernelTable& table);

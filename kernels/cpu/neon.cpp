@@ -1,4 +1,4 @@
-// NEON, which every 64-bit Arm has. There are no non-temporal stores to be had from the compiler: they are plain ones.
+// NEON, which every 64-bit Arm has. The compiler offers no non-temporal stores, so these are plain ones.
 #include <arm_neon.h>
 
 #include "kernels/cpu/part.h"

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Copies bytes < 2 * kPiece in powers of two: sizes that the compiler knows are moves, not calls.
+// Copies bytes < 2 * kPiece in powers of two: constant sizes become moves, not calls.
 template <size_t kPiece>
 inline void copy_pieces(char* to, const char* from, size_t bytes) {
   if constexpr (kPiece > 0) {

@@ -1,5 +1,5 @@
-// Floats in blocks that travel as one byte each, and back: plain loops, which each instruction set's translation unit
-// compiles to its own vectors; no operation in them depends on how. See QuantiseKernel.
+// Quantises blocks of floats to one byte per element, and back: plain loops, which each instruction set's translation
+// unit compiles to its own vectors; the results do not depend on how. See QuantiseKernel.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Loops are over whole pieces of 64 elements, filled up with zeros, so that they have no ends.
+// Loops run over whole pieces of 64 elements, padded with zeros, so that they have no remainders.
 template <class Wire>
 void quantise(const void* from, size_t elems, size_t block_elems, void* to) {
   const char* in = static_cast<const char*>(from);

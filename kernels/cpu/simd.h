@@ -2,18 +2,18 @@
 // this after vector.h and its own few primitives:
 //
 //   kVectorBytes                                     one register
-//   kPlainBytes                                      as much of it as types are given that need no conversion
+//   kPlainBytes                                      the part of it that types without conversion use
 //   Floats, Words, Halfs, Codes                      a register of floats, and as many words of 32, 16 and 8 bits
-//   Words widen(Codes), void narrow(Words, Codes&)   gcc 12 makes a mess of these by itself
+//   Words widen(Codes), void narrow(Words, Codes&)   gcc 12 compiles these badly on its own
 //   Floats decode_half(Halfs), Halfs encode_half(Floats)
-//   void stream(char*, Vector), void stream_fence()  stores past the cache, `to` aligned to the vector's size
+//   void stream(char*, Vector), void stream_fence()  non-temporal stores, `to` aligned to the vector's size
 //   bool round_brain(Floats even, Floats odd, Vector<uint16_t, kVectorBytes>&)        where there is an instruction for
-//                                                    it: to bfloat16, in turns; or false if it is not for these values
+//                                                    it: to bfloat16, interleaved; false if it cannot do these values
 //   Vector load_part<Vector>(const char*, size_t), void store_part(char*, Vector, size_t)     first bytes of a vector
 //
-// Everything is in an unnamed namespace, and nothing of the standard library with a body is used, because a function
-// with external linkage would be merged with the same one compiled for another instruction set, and the CPU that lacks
-// it would run it.
+// Everything is in an unnamed namespace, and no standard library function with a body is used: the linker would merge a
+// function with external linkage with the same one compiled for another instruction set, and a CPU without that set
+// would run it.
 #pragma once
 
 #include "kernels/cpu/quantise.h"
@@ -23,12 +23,12 @@ namespace tutti {
 namespace {
 
 inline constexpr size_t kLineBytes = 64;
-// Below this, aligning the stores costs more than it brings.
+// Below this, aligning the stores costs more than it gains.
 inline constexpr size_t kMinAlignBytes = 1024;
-// From here on it pays to unroll.
+// Above this, unrolling pays.
 inline constexpr size_t kMostSmallBytes = 1024;
 
-// ReduceArgs with what a loop needs at hand.
+// What a loop needs of ReduceArgs.
 struct Job {
   const void* const* src;
   void* const* dst;
@@ -40,7 +40,7 @@ struct Job {
   char* destination(int d, size_t at) const { return static_cast<char*>(dst[d]) + at; }
 };
 
-// Of one register of values or of two.
+// Combines one register of values with another, or two with two.
 template <class T, class Op>
 [[gnu::always_inline]] inline typename T::Value combine(typename T::Value a, typename T::Value b) {
   if constexpr (requires { typename T::Half; }) {
@@ -52,7 +52,7 @@ template <class T, class Op>
 }
 
 // kVectors vectors from byte `at` on. All sources are read before anything is written: a destination may be a source.
-// One destination is written after the other: stores that alternate between two distant streams can be several times
+// Destinations are written one after another: stores that alternate between two distant streams can be several times
 // slower.
 template <class T, class Op, int kSources, int kVectors>
 [[gnu::always_inline]] inline void reduce_vectors(const Job& job, size_t at) {
@@ -80,7 +80,7 @@ template <class T, class Op, int kSources, int kVectors>
       for (int v = 0; v < kVectors; ++v) store(dst + v * kBytes, result[v]);
     }
   };
-  // The usual numbers outside of the loop, in which gcc would keep the results in memory.
+  // The usual counts are handled outside the loop, in which gcc would keep the results in memory.
   write(0);
   if (job.n_dst > 1) write(1);
   for (int d = 2; d < job.n_dst; ++d) write(d);
@@ -99,7 +99,7 @@ template <class T, class Op>
   for (int d = 0; d < job.n_dst; ++d) store_part(job.destination(d, at), result, bytes);
 }
 
-// kBare: one destination, nothing to divide and nothing past the cache, which the loop then need not ask for.
+// kBare: one destination, no division and no non-temporal stores, which the loop then need not check for.
 template <class T, class Op, int kSources, bool kBare>
 [[gnu::noinline]] void reduce_span(const Job& shared_job, size_t at, size_t end) {
   constexpr size_t kBytes = sizeof(typename T::Stored);
@@ -109,7 +109,7 @@ template <class T, class Op, int kSources, bool kBare>
     job.divisor = 0;
     job.n_stream = 0;
   }
-  // Stores could change the caller's arrays, as far as the compiler knows, but not these.
+  // As far as the compiler knows, stores could change the caller's arrays, but not these.
   void* dst[kMaxDestinations];
   for (int d = 0; d < kMaxDestinations; ++d) dst[d] = job.dst[d < job.n_dst ? d : 0];
   job.dst = dst;
@@ -133,7 +133,7 @@ void reduce_job(Job job, size_t bytes) {
   bool aligned = false;
   if (bytes >= kMinAlignBytes) {
     head = -reinterpret_cast<uintptr_t>(job.dst[0]) % kLineBytes;
-    aligned = head % T::kElemBytes == 0;  // else no element starts on a line
+    aligned = head % T::kElemBytes == 0;  // otherwise no element starts on a cache line
   }
   int n_stream = aligned ? job.n_stream : 0;
   for (int d = 1; d < n_stream; ++d)
@@ -169,8 +169,7 @@ template <class T, class Op>
   }
   const Job job{args.src, args.dst, args.n_src, args.n_dst, divisor, args.n_stream};
   if (bytes < sizeof(typename T::Stored)) return bytes > 0 ? reduce_part<T, Op>(job, 0, bytes) : void();
-  // The shapes that a ring lives on get their own loops; the bare one takes 56 ns instead of 63 for 4 KiB of bfloat16
-  // (Zen 5).
+  // Shapes that rings use get their own loops; the bare one takes 56 ns instead of 63 for 4 KiB of bfloat16 (Zen 5).
   if constexpr (std::is_same_v<Op, Sum>) {
     const bool bare = job.n_dst == 1 && !job.divisor && job.n_stream == 0;
     if (job.n_src == 2 && bare) return reduce_job<T, Op, 2, true>(job, bytes);
@@ -179,8 +178,8 @@ template <class T, class Op>
   reduce_job<T, Op, 0>(job, bytes);
 }
 
-// Two values that come to a few vectors, into one place: what is left of the path of a small all-reduce. Without a
-// stack to align and arrays to copy this takes half of the instructions: what is constant here is nowhere in memory.
+// Two sources of a few vectors, into one destination: the inner part of a small all-reduce. Without a stack to align
+// and arrays to copy this takes half of the instructions: constants are not kept in memory.
 template <class T, class Op>
 [[gnu::always_inline]] inline void reduce_small(const ReduceArgs& args, size_t bytes) {
   constexpr size_t kBytes = sizeof(typename T::Stored);
@@ -205,7 +204,7 @@ void reduce_avg(const ReduceArgs& args) {
   reduce<T, Sum>(args, args.divisor);
 }
 
-// A register of floats for each of codes, or back.
+// Converts registers of codes to registers of floats, or back.
 template <class From, class To, class Convert>
 [[gnu::always_inline]] inline void convert(const void* from, size_t elems, void* to, Convert convert_one) {
   constexpr size_t kElems = sizeof(Floats) / sizeof(float);

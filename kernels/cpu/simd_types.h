@@ -1,4 +1,4 @@
-// How the elements of each data type are kept (Stored) and computed with (Value), and the operators. Part of simd.h.
+// How the elements of each data type are stored (Stored) and computed with (Value), and the operators. Part of simd.h.
 #pragma once
 
 #include <cstring>
@@ -32,7 +32,7 @@ inline Floats replace_nan(Floats value, uint32_t nan) {
   return value == value ? value : bits<Floats>(Words{} + nan);
 }
 
-// Integers, float and double. Integers are kept without a sign, where overflow wraps; Compared has it.
+// Integers, float and double. Integers are unsigned, where overflow wraps; Compared has the sign.
 template <class E, size_t kBytes = kPlainBytes>
 struct Plain {
   using Unsigned =
@@ -70,14 +70,14 @@ struct HalfFloat : Plain<float, kVectorBytes> {
   static Stored encode(Value value) { return encode_half(replace_nan(value, 0x7fffffff)); }
 };
 
-// Of a set that has no instruction for it; one that has overloads this.
+// For instruction sets that have no instruction for it; one that has overloads this.
 template <class Stored>
 inline bool round_brain(Floats, Floats, Stored&) {
   return false;
 }
 
-// A register of bfloat16 as two of floats, which costs no instruction that crosses lanes: a float's upper half is where
-// the odd elements have it already. Two sources of 32 KiB: 15.8 -> 23 GB/s of output.
+// A register of bfloat16 as two of floats, which needs no instruction that crosses lanes: the odd elements already are
+// the upper halves of floats. Two sources of 32 KiB: 15.8 -> 23 GB/s of output.
 struct BrainFloat {
   using Half = Plain<float, kVectorBytes>;
   using Stored = Vector<uint16_t, kVectorBytes>;
@@ -101,7 +101,7 @@ struct BrainFloat {
     return {Half::divide(value.even, divisor), Half::divide(value.odd, divisor)};
   }
 
-  // In the upper half.
+  // Rounds to the upper half of each word.
   static Words round(Floats value) {
     const Words word = bits<Words>(value);
     const Words rounded = word + 0x7fff + ((word >> 16) & 1);
@@ -112,7 +112,7 @@ struct BrainFloat {
   static constexpr uint32_t kUpper = 0xffff0000;
 };
 
-// As many as a register has floats, in their order.
+// As many bfloat16 as a register has floats, in order.
 struct OneBrain {
   using Stored = Halfs;
   static constexpr size_t kElemBytes = 2;
@@ -125,10 +125,10 @@ template <int kExponentBits, int kMantissaBits, uint32_t kEnd>
 struct EightBitFloat : Plain<float, kVectorBytes> {
   using Stored = Codes;
   static constexpr size_t kElemBytes = 1;
-  static constexpr int kUnroll = 1;  // bound by its own instructions, of which there are many
+  static constexpr int kUnroll = 1;  // bound by its own many instructions
   static constexpr int kShift = 23 - kMantissaBits;
   static constexpr uint32_t kBias = (1u << (kExponentBits - 1)) - 1;
-  static constexpr uint32_t kSmallestNormal = (128 - kBias) << 23;  // these two are floats' bits
+  static constexpr uint32_t kSmallestNormal = (128 - kBias) << 23;  // this and the next one are the bits of floats
   static constexpr uint32_t kSmallestUnit = (128 - kBias - kMantissaBits) << 23;
 
   static Value decode(Stored stored) {

@@ -17,7 +17,7 @@ class Block {
   __host__ __device__ uint32_t number() const { return number_; }
   __host__ __device__ uint32_t n_blocks() const { return n_blocks_; }
 
-  // does(thread) for each thread. What they have written is there for all of them afterwards.
+  // does(thread) for each thread. Afterwards all of them see what each has written.
   template <class Does>
   __host__ __device__ void each(Does&& does) const {
 #if defined(__CUDA_ARCH__)
@@ -51,7 +51,7 @@ class Block {
 #endif
   }
 
-  // The sum of part(thread) over all threads, pair by pair; all threads have it.
+  // The sum of part(thread) over all threads, pair by pair; all threads get it.
   template <class Value, class Part>
   __host__ __device__ Value sum(Part&& part) const {
 #if defined(__CUDA_ARCH__)

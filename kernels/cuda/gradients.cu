@@ -1,9 +1,9 @@
-// Gradients: to 16 bits and back, looks at their numbers, and PowerSGD's factors.
+// Gradients: conversion to 16 bits and back, quantisation, checks of their values, and PowerSGD's factors.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/run_gradients.h"
 
 namespace tutti::cuda {
-namespace gradients {  // no unnamed one: kernels' names are the same wherever the tree is
+namespace gradients {  // not unnamed: kernels' names must not depend on where the tree is
 
 __device__ Team here() {
   return {blockIdx.x, gridDim.x};

@@ -23,7 +23,7 @@ Kernel find_kernel(DataType dtype, std::index_sequence<kType...>) {
   return kKernels[static_cast<int>(dtype)];
 }
 
-// The list's tiles become `turns` packs long.
+// Cuts the list into tiles of `turns` packs for each thread.
 void cut(JobList& list, int turns) {
   list.tile_turns = static_cast<uint8_t>(turns);
   const uint64_t tile_elems = uint64_t{16} * kJobThreads * list.tile_turns / dtype_bytes(list.dtype);

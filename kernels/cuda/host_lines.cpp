@@ -6,7 +6,7 @@
 namespace tutti::cuda {
 namespace {
 
-// A step for all threads before the next one, as a GPU might do it; false from `step` ends it.
+// Does a step for all threads before the next step, as a GPU might; stops when `step` returns false.
 template <class T, class Step>
 bool for_each_thread(const LineCall& call, Step&& step) {
   const uint32_t n_blocks = line_blocks(call), n_threads = line_threads(call);

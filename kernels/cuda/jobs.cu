@@ -3,7 +3,7 @@
 #include "kernels/cuda/run_jobs.h"
 
 namespace tutti::cuda {
-namespace jobs {  // no unnamed one: kernels' names are the same wherever the tree is
+namespace jobs {  // not unnamed: kernels' names must not depend on where the tree is
 
 __device__ Place here() {
   return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};

@@ -1,5 +1,5 @@
-// What the copying and reducing kernels of the GPU are told: plain data that travels as the kernel's argument, so that
-// a launch that was captured into a graph has all of it.
+// The arguments of the GPU's copying and reducing kernels: plain data that is passed by value, so that a launch that
+// was captured into a graph contains all of it.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Job {
   uint8_t n_src = 0, n_dst = 0;
 };
 
-// What a source counts times: `at` is read when the kernel runs, else `bits` are one element.
+// What a source is multiplied by: the element at `at`, read when the kernel runs, or in `bits` if `at` is null.
 struct Scale {
   uint64_t bits = 0;
   const void* at = nullptr;
@@ -30,14 +30,14 @@ inline constexpr int kMaxJobs = 40, kMaxPointers = 224;
 
 struct JobList {
   Job jobs[kMaxJobs];
-  const void* pointers[kMaxPointers];  // of every job its sources, then its destinations
-  Scale scales[kMaxPlaces];            // by source, of all jobs, if `scaled`
+  const void* pointers[kMaxPointers];  // each job's sources, then its destinations
+  Scale scales[kMaxPlaces];            // by source, for all jobs, if `scaled`
   uint16_t n_jobs = 0, n_pointers = 0;
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   bool scaled = false;
-  bool only_bytes = false;  // nothing is added up, scaled or divided; elements are bytes, which keep all their bits
-  uint8_t tile_turns = 0;   // a tile is so many packs of 16 bytes for each thread of a block
+  bool only_bytes = false;  // nothing is added up, scaled or divided; elements are single bytes
+  uint8_t tile_turns = 0;   // packs of 16 bytes that a tile has for each thread of a block
 
   // False if there is no room left.
   bool add(uint64_t elems, uint32_t divisor, const void* const* src, int n_src, void* const* dst, int n_dst) {
@@ -48,24 +48,24 @@ struct JobList {
     return true;
   }
 };
-// Once all jobs are there: copies become copies of bytes, and jobs are cut into tiles, small ones if large ones would
-// not employ so many multiprocessors.
+// To be called once all jobs are added: copies become copies of bytes, and jobs are cut into tiles, small ones if large
+// ones would not occupy this many multiprocessors.
 void finish_list(JobList& list, int multiprocessors);
-// Each is a block's work. If blocks take one tile after the other, copies reach 89 instead of 95 % of an H200's own
-// copy rate, and sums of two inputs 94 instead of 102.
+// Each is a block's work. If blocks take one tile after another, copies reach 89 instead of 95 % of an H200's own copy
+// rate, and sums of two inputs 94 instead of 102 %.
 inline uint32_t tiles_of(const JobList& list) {
   return list.n_jobs == 0 ? 0 : list.jobs[list.n_jobs - 1].end_tile;
 }
-// The CPU's twin of a launch: every thread of the grid, one after the other.
+// The CPU's twin of a launch: every thread of the grid, one after another.
 void run_jobs_on_host(const JobList& list);
 
 static_assert(sizeof(JobList) <= 4096, "the argument of a kernel");
 
 inline constexpr int kJobThreads = 256;  // of a block
-// The 16-byte accesses that each thread has under way, and the blocks that a multiprocessor holds at least. With two
+// The 16-byte accesses that each thread has in flight, and the blocks that a multiprocessor holds at least. With two
 // blocks, sums of bfloat16 reach 80 to 87 % of an H200's copy rate instead of 96 to 104, and those of int8 51 instead
-// of 88, though with five the latter put some registers aside. Sums of 8-bit floats would gain too, 50 to 59 %, but on
-// sm_100 they would put aside far too many.
+// of 88, although with five the latter spill some registers. Sums of 8-bit floats would gain too, from 50 to 59 %, but
+// on sm_100 they would spill far too many.
 constexpr int job_unroll(DataType dtype) {
   return dtype_bytes(dtype) == 1 ? 2 : 4;
 }

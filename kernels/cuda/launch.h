@@ -1,4 +1,4 @@
-// The kernels by name, for who launches them through the CUDA runtime (lib/cuda/runtime.cpp). nvcc makes these
+// The kernels, for code that launches them through the CUDA runtime (lib/cuda/runtime.cpp). nvcc compiles these
 // functions.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tutti::cuda {
 
-// Takes a JobList as its only argument, and kJobThreads threads. kRedOps and so on are told in the list.
+// Takes a JobList as its only argument, and kJobThreads threads. The list also holds the operator.
 const void* reduce_kernel(DataType dtype);
 const void* copy_kernel();
 // Takes a ProgramCall as its only argument, kProgramThreads threads and blocks_of(call) blocks, all of them at once: a

@@ -5,7 +5,7 @@
 #include "kernels/cuda/run_lines.h"
 
 namespace tutti::cuda {
-namespace lines {  // no unnamed one: kernels' names are the same wherever the tree is
+namespace lines {  // not unnamed: kernels' names must not depend on where the tree is
 
 __device__ uint32_t begin_epoch(const LineCall& call) {
   const uint32_t epoch = call.epochs[blockIdx.x] + 1;

@@ -1,12 +1,12 @@
-// All-reduces between GPUs that have no fence: every rank writes lines that carry their own flag into the others'
-// rooms, and who sees the flag has the data beside it. In one hop everybody gets all inputs and adds them up (the
+// All-reduces between GPUs without fences: every rank writes lines that carry their own flag into the others' rooms,
+// and a reader that sees the flag has the data beside it. In one hop every rank gets all inputs and adds them up (the
 // schedule one_shot_all_reduce); in two, for more bytes, each rank gets its part of all inputs, adds it up and sends
 // the sum to all (two_shot_all_reduce).
 //
-// Each rank has room for the lines of two launches in a row. Before a block writes over lines of the launch before the
-// last one, it has had a line of the last one from the same block of every other rank: that rank's launch before had
-// ended by then, and with it all reading of what is overwritten now. So every block that takes part has at least one
-// line for every rank in every launch, and no place is ever written by two different blocks.
+// Each rank has room for the lines of two consecutive launches. Before a block of launch n overwrites lines of launch
+// n-2, it has received a line of launch n-1 from the same block of every other rank: that rank's launch n-2 had ended
+// by then, and with it all reading of what is overwritten now. So every block that takes part has at least one line for
+// every rank in every launch, and no place is ever written by two different blocks.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ inline constexpr uint64_t kOneHopRoomBytes = 2 * kLineRanks * kOneHopBytesMost /
 inline constexpr uint32_t kTwoHopThreads = 512;
 inline constexpr uint32_t kTwoHopBlocks = 32;
 inline constexpr uint64_t kTwoHopBytesMost = 1 << 20;
-// How many multiprocessors hold all blocks of a launch at once (__launch_bounds__ sees to it). A launch of which only a
-// part runs could wait for another rank's other part.
+// How many multiprocessors hold all blocks of a launch at once (ensured by __launch_bounds__). If only part of each
+// launch ran, two ranks could wait for each other's missing parts.
 inline constexpr int kLineMultiprocessors = 32;
 
 constexpr uint64_t divide_up(uint64_t a, uint64_t b) {
@@ -48,7 +48,7 @@ struct LineCall {
   uint32_t* epochs;         // this rank's: a word for each block, which counts its launches; 0 at first
   const void* input;
   void* output;
-  const uint32_t* abort;  // in memory of the host: not 0 ends all waiting
+  const uint32_t* abort;  // in host memory; not 0 ends all waiting
   uint32_t elems, divisor;
   int16_t rank, n_ranks, n_hops;
   DataType dtype;
@@ -71,7 +71,7 @@ constexpr uint32_t line_threads(const LineCall& call) {
   return call.n_hops == 1 ? kLineThreads : kTwoHopThreads;
 }
 
-// The CPU's twin of a launch. It waits for the other ranks', so they run on other threads.
+// The CPU's twin of a launch. It waits for the other ranks' launches, so these run on other threads.
 void run_lines_on_host(const LineCall& call);
 
 }  // namespace tutti::cuda

@@ -4,7 +4,7 @@
 #include "kernels/cuda/run_program.h"
 
 namespace tutti::cuda {
-namespace program {  // no unnamed one: kernels' names are the same wherever the tree is
+namespace program {  // not unnamed: kernels' names must not depend on where the tree is
 
 class Block {
  public:

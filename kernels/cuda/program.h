@@ -1,6 +1,6 @@
 // A schedule as the GPU runs it: plain data. Ranks' blocks pass messages through links, slots in memory that both ends
-// reach. Every lane of a schedule is run by some number of blocks, the stripes, each for a part of every buffer of its
-// own and over links of its own, so that blocks of one rank never wait for each other but by messages.
+// reach. Every lane of a schedule is run by a number of blocks, the stripes. Each has its own part of every buffer and
+// its own links, so blocks of one rank wait for each other only through messages.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct ProgramSlice {
 struct ProgramStep {
   int32_t first_recv = 0, n_recv = 0;  // in the program's list of receiving ends
   int32_t send = -1;                   // a sending end
-  uint32_t local_place = 0;            // how many messages stand left of `local` in the sum
+  uint32_t local_place = 0;            // how many messages come before `local` in the sum
   ProgramSlice size, before, local, store;
   bool completes = false;
 };
@@ -26,9 +26,9 @@ struct ProgramLane {
   uint32_t first_step = 0, n_steps = 0;
 };
 
-// One end of a link. `head` counts the messages that were sent, beside the slots at the receiver; `tail` those that
-// were taken, at the sender, so that both sides wait on memory of their own. `done` is this end's own count; it stays
-// from launch to launch, so a launch that is replayed goes on where the last one ended.
+// One end of a link. `head`, beside the slots at the receiver, counts the messages that were sent; `tail`, at the
+// sender, those that were taken, so that each side waits on its own memory. `done` is this end's own count, which is
+// kept between launches, so a launch that is replayed continues where the last one ended.
 struct LinkEnd {
   char* slots = nullptr;
   uint32_t* head = nullptr;
@@ -36,7 +36,7 @@ struct LinkEnd {
   uint32_t* done = nullptr;
 };
 
-// Of one rank; all pointers are the device's.
+// One rank's program; all pointers are device pointers.
 struct Program {
   const ProgramLane* lanes = nullptr;
   const ProgramStep* steps = nullptr;
@@ -50,7 +50,7 @@ inline constexpr int kProgramThreads = 256;
 inline constexpr int kMaxProgramRanks = 64;
 inline constexpr int kMaxProgramSources = kMaxProgramRanks + 2;
 
-// A launch: blocks for each stripe of each lane of each rank, all of them on the device at once.
+// A launch: a block for each stripe of each lane of each rank, all of them on the device at once.
 struct ProgramCall {
   const void* inputs[kMaxProgramRanks];
   void* outputs[kMaxProgramRanks];
@@ -61,7 +61,7 @@ struct ProgramCall {
   uint32_t divisor = 0;
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
-  const uint32_t* abort = nullptr;  // in memory of the host: not 0 ends all waiting
+  const uint32_t* abort = nullptr;  // in host memory; not 0 ends all waiting
 };
 
 constexpr uint32_t blocks_of(const ProgramCall& call) {

@@ -1,5 +1,5 @@
-// The bodies of the kernels for gradients, one block's part, on GPU and CPU. Work is cut into tiles, which are dealt
-// out to the blocks, whatever item they belong to.
+// The bodies of the kernels for gradients, one block's part, on GPU and CPU. Work is cut into tiles, which are shared
+// out among the blocks whatever item they belong to.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ inline constexpr uint64_t kDigestWordBytes = 4;
 // Calls does(item, tile) for this block's tiles.
 template <class Call, class TilesOf, class Does>
 __host__ __device__ void for_each_tile(const Call& call, const Team& team, TilesOf&& tiles_of_item, Does&& does) {
-  uint64_t next = team.number();  // counted from the beginning of the item at hand
+  uint64_t next = team.number();  // counted from the beginning of the current item
   for (int i = 0; i < call.n_items; i++) {
     const uint64_t tiles = tiles_of_item(call.items[i]);
     for (; next < tiles; next += team.n_blocks()) does(call.items[i], next);
@@ -48,14 +48,14 @@ struct Convert {
 #pragma unroll
       for (uint32_t u = 0; u < kSpanUnroll; u++) {
         const uint64_t i = first + u * kGradientThreads + thread;
-        // By way of 32 bits, as the host does it.
+        // Through 32 bits, as on the host.
         if (i < item.elems) to[i] = To::store(static_cast<typename To::Value>(static_cast<float>(From::load(from[i]))));
       }
     });
   }
 };
 
-// A GPU's threads add up in any order, which these two do not depend on.
+// A GPU's threads call these two in any order, which does not affect the result.
 __host__ __device__ inline void add_to(uint64_t* at, uint64_t value) {
 #if defined(__CUDA_ARCH__)
   atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
@@ -125,7 +125,7 @@ struct Digest {
   }
 };
 
-// A word at any address, or at one that is known to be a word's: of a choice between the two compilers make bytes.
+// A word at any address, or at one known to be aligned: if they choose at run time, compilers generate byte accesses.
 template <bool kAligned, class Word>
 __host__ __device__ Word load_word(const char* from) {
   if constexpr (kAligned)
@@ -141,8 +141,8 @@ __host__ __device__ void store_word(char* to, Word word) {
     write_element(to, word);
 }
 
-// A warp's block, quantised and as floats, and a thread's part of it: words of four elements, one after the other to
-// the threads of the warp, so that what they write side by side may lie in the host's memory.
+// A warp's block, quantised and as floats, and a thread's part of it: words of four elements, interleaved across the
+// threads of the warp, so that their writes coalesce, which host memory needs.
 class QuantisedBlock {
  public:
   static constexpr uint32_t kWordElems = 4;
@@ -260,7 +260,7 @@ __host__ __device__ void run_spans(const SpanCall& call, const Team& team) {
       [&](const SpanItem& item, uint64_t tile) { Run::tile(team, call, item, tile); });
 }
 
-// Calls body(Run{}) with what carries the call out.
+// Calls body(Run{}) with the Run that executes the call.
 template <class Body>
 auto with_span_run(const SpanCall& call, Body&& body) {
   const bool is_half = call.small == DataType::kFloat16, is_double = call.wide == DataType::kFloat64;
@@ -343,7 +343,7 @@ __host__ __device__ inline void orthonormalise(const Team& team, const FactorIte
   }
 }
 
-// Of column j, Q's columns from `k` on. What they have in common is read once.
+// Element j of kColumns of Q's columns, from `k` on. What they have in common is read once.
 template <uint32_t kColumns>
 __host__ __device__ void find_q_elements(const FactorItem& m, uint64_t j, uint32_t k) {
   float sums[kColumns] = {};
@@ -377,7 +377,7 @@ __host__ __device__ inline void rebuild_row(const Team& team, const FactorItem& 
       for (uint32_t k = 0; k < m.rank; k++) sum += m.q[k * m.columns + j] * m.p[k * m.rows + row];
       m.data[row * m.columns + j] = sum;
       const float left = m.error[row * m.columns + j] - sum;
-      m.error[row * m.columns + j] = left - left == 0 ? left : 0;  // a NaN or Inf would be in all steps to come
+      m.error[row * m.columns + j] = left - left == 0 ? left : 0;  // a NaN or Inf would persist in all later steps
     }
   });
 }

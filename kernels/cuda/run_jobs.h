@@ -49,7 +49,7 @@ struct JobView {
 
 inline constexpr uint32_t kWordBytes = 4;
 
-// One job as a thread sees it. kUnroll: how many packs it has under way.
+// One job as a thread sees it. kUnroll: how many packs it has in flight.
 template <class T, int kUnroll, bool kCopies>
 class JobRun {
  public:
@@ -60,8 +60,8 @@ class JobRun {
 
   __host__ __device__ explicit JobRun(const JobView& job) : job_(job) {}
 
-  // Part `tile` of the job. What lies before the first whole pack, or word, and after the last one comes with the first
-  // tile; where there are none, all goes by elements.
+  // Tile `tile` of the job. The elements before the first whole pack or word and after the last one are done with the
+  // first tile; if there are no packs or words, all is done by elements.
   __host__ __device__ void tile(uint64_t tile, uint32_t thread, uint32_t n_threads) const {
     const uint64_t tile_elems = static_cast<uint64_t>(job_.tile_turns) * n_threads * kPerPack;
     uint64_t head = 0;
@@ -85,7 +85,7 @@ class JobRun {
   __host__ __device__ const char* src(int s) const { return static_cast<const char*>(job_.src[s]); }
   __host__ __device__ char* dst(int d) const { return static_cast<char*>(const_cast<void*>(job_.dst[d])); }
 
-  // All pointers are equally far from a multiple of 16: then all but `head` elements can be taken by packs.
+  // Whether all pointers are equally far from a multiple of 16: then packs can be used after the first `head` elements.
   __host__ __device__ bool packs_fit(uint64_t* head) const {
     const uint64_t past = reinterpret_cast<uintptr_t>(src(0)) % 16;
     if (past % sizeof(Stored) != 0) return false;
@@ -98,7 +98,7 @@ class JobRun {
     return true;
   }
 
-  // A copy's words, as its destinations have them. `head`: the bytes before the first one.
+  // Whether all destinations of a copy have their words at the same places. `head`: the bytes before the first word.
   __host__ __device__ bool words_fit(uint64_t* head) const {
     const uint64_t past = reinterpret_cast<uintptr_t>(dst(0)) % kWordBytes;
     for (int d = 1; d < job_.n_dst; d++)
@@ -107,7 +107,7 @@ class JobRun {
     return true;
   }
 
-  // Four bytes that may lie across two words, both of which are the source's unless this is at its edge.
+  // Four bytes that may span two words, both of which belong to the source unless this is at its edge.
   __host__ __device__ static uint32_t word_at(const char* from, bool is_at_edge) {
     const auto past = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % kWordBytes);
     if (past == 0 || is_at_edge) return read_element<uint32_t>(from);
@@ -145,13 +145,13 @@ class JobRun {
     return T::load(factor);
   }
 
-  // The s-th source's element as it counts.
+  // A source's element, multiplied by its factor if there are any.
   __host__ __device__ Value value_of(Stored stored, Value factor) const {
     const Value value = T::load(stored);
     return job_.scales != nullptr ? T::load(T::store(T::mul(value, factor))) : value;
   }
 
-  // Elements `first` to `end` of those that are left when `gap` elements are taken out behind `head`.
+  // Elements `first` to `end`, not counting the `gap` elements that follow the first `head` ones.
   __host__ __device__ void elements(uint64_t first, uint64_t end, uint64_t head, uint64_t gap, uint32_t thread,
                                     uint32_t n_threads) const {
 #pragma unroll 1

@@ -8,11 +8,11 @@
 
 namespace tutti::cuda {
 
-// Two words of data, each with the flag beside it. A half of 64 bits is written and read at once; between a vector's
-// elements PTX promises nothing. Who reads a flag of this launch has the word beside it from the same store, so no
-// order between stores is needed. What pairs with what: the reader's relaxed load with the writer's relaxed store of
-// that half; and, for writing over a line, the end of the reader's launch (which orders its loads before its next
-// launch's stores) with the line of that next launch that the writer has received before its own next one.
+// Two words of data, each with the flag beside it. A half of 64 bits is written and read atomically; between a vector's
+// elements PTX promises nothing. A reader that sees this launch's flag has the word beside it from the same store, so
+// no order between stores is needed. The reader's relaxed load pairs with the writer's relaxed store of that half; and,
+// for overwriting a line, the end of the reader's launch (which orders its loads before its next launch's stores) pairs
+// with the line of that next launch that the writer has received before its own next one.
 struct alignas(16) Line {
   uint32_t data0, flag0, data1, flag1;
 };
@@ -44,8 +44,8 @@ __host__ __device__ inline Line read_line(const Line* from) {
   return line;
 }
 
-// One thread's part of a launch. Its steps in order; between two of them it may do anything else, and a CPU that stands
-// in for all threads takes each step for all of them.
+// One thread's part of a launch. Its steps, in order; anything may happen between two of them, so a CPU that stands in
+// for all threads does each step for all of them.
 template <class T>
 class LineRun {
  public:
@@ -66,7 +66,7 @@ class LineRun {
     for (int k = 1; k < call_.n_ranks; k++) write_line(one_hop_line(next(k), call_.rank, i), line);
   }
 
-  // This and all that return bool: false when the launch was aborted.
+  // This and all functions that return bool: false when the launch was aborted.
   __host__ __device__ bool add_up() const {
     const uint32_t i = one_hop_index();
     if (i * kPerLine >= call_.elems) return true;
@@ -114,7 +114,7 @@ class LineRun {
   struct Values {
     Stored at[kPerLine];
   };
-  static constexpr int kAtOnce = 4;  // ranks whose lines are under way
+  static constexpr int kAtOnce = 4;  // ranks whose lines are in flight
 
   __host__ __device__ int next(int k) const { return (call_.rank + k) % call_.n_ranks; }
 
@@ -125,7 +125,7 @@ class LineRun {
     return reinterpret_cast<Line*>(call_.rooms[room]) + half * kLines + index;
   }
 
-  // A block's lines lie together, so that how many blocks a launch has does not matter to the next one.
+  // A block's lines lie together, so that their places do not depend on how many blocks a launch has.
   __host__ __device__ Line* two_hop_line(int room, uint32_t hop, int from, uint32_t turn) const {
     const auto n_ranks = static_cast<uint32_t>(call_.n_ranks);
     const uint64_t turns = two_hop_turns(n_ranks);
@@ -178,7 +178,7 @@ class LineRun {
     return values;
   }
 
-  // Everybody's values of line `index`, in the order of ranks, this rank's own from its input.
+  // The sum of all ranks' values of line `index`, in the order of ranks; this rank's own come from its input.
   template <class LineAt>
   __host__ __device__ bool sum_of_all(uint64_t index, LineAt&& line_at, Values* result) const {
     const Values mine = read_input(index);
@@ -196,7 +196,7 @@ class LineRun {
   }
 
   // Visits all ranks in order with the line that came from each; this rank's own is empty. Loads of several lines are
-  // under way at a time.
+  // in flight at a time.
   template <class LineAt, class Visit>
   __host__ __device__ bool for_each_line(LineAt&& line_at, Visit&& visit) const {
     for (int first = 0; first < call_.n_ranks; first += kAtOnce) {
@@ -222,7 +222,7 @@ class LineRun {
           all = all && lines[g].flag0 == epoch_ && lines[g].flag1 == epoch_;
       if (all) return true;
       pause_thread();
-      constexpr uint32_t kTurnsPerLook = 4096;  // the word is in the host's memory, far away
+      constexpr uint32_t kTurnsPerLook = 4096;  // the word is in host memory, which is slow to read
       if (turn % kTurnsPerLook == 0 && load_acquire(call_.abort) != 0) return false;
     }
   }

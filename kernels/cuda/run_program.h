@@ -1,5 +1,5 @@
 // The interpreter of schedules: what one block does for a stripe of a lane, the same template on GPU and CPU. A Team is
-// the block's threads: thread(), size(), sync(), and room() that they share.
+// the block's threads: thread(), size(), sync(), and the room() that they share.
 #pragma once
 
 #if !defined(__CUDACC__)
@@ -60,7 +60,7 @@ class LaneRun {
     const uint64_t skipped = stripe_ * stripe_elems_;
     my_elems_ = skipped >= call.block_elems ? 0 : min(stripe_elems_, call.block_elems - skipped);
     const uint64_t per_round = call.n_chunks * slot_elems_;
-    // Of the first stripe, which is the longest: all stripes and ranks take as many.
+    // The first stripe's, which is the longest: all stripes and ranks have the same number of rounds.
     rounds_ = stripe_elems_ <= per_round ? 1 : (stripe_elems_ - 1) / per_round + 1;
     const uint64_t even = stripe_elems_ == 0 ? 0 : (stripe_elems_ - 1) / (rounds_ * call.n_chunks) + 1;
     chunk_elems_ = min(slot_elems_, round_up(even, line));
@@ -89,18 +89,18 @@ class LaneRun {
     return end.slots + static_cast<uint64_t>(*end.done % call_.n_slots) * call_.slot_bytes;
   }
 
-  // Waits until it holds; false when the launch was aborted.
+  // Waits until the condition holds; false when the launch was aborted.
   template <class Condition>
   __host__ __device__ bool wait(Condition&& holds) const {
     for (uint32_t turn = 1; !holds(); turn++) {
       pause_thread();
-      constexpr uint32_t kTurnsPerLook = 4096;  // the word is in the host's memory, far away
+      constexpr uint32_t kTurnsPerLook = 4096;  // the word is in host memory, which is slow to read
       if (turn % kTurnsPerLook == 0 && call_.abort != nullptr && load_acquire(call_.abort) != 0) return false;
     }
     return true;
   }
 
-  // One thread waits for what a step needs, and says to the others where it is.
+  // One thread waits for what a step needs, and tells the others where its data are.
   __host__ __device__ bool prepare(const ProgramStep& step, uint64_t begin) {
     for (int i = 0; i < step.n_recv; i++) {
       const LinkEnd& from = recv_end(step, i);
@@ -164,8 +164,8 @@ class LaneRun {
     for (uint64_t t = 0; t * tile_elems < job.elems; t++) run.tile(t, team_.thread(), team_.size());
   }
 
-  // After all threads are through: what they wrote is visible to who sees the count (the block's barrier orders their
-  // writes before this thread's release).
+  // After all threads have finished: what they wrote is visible to a peer that sees the count (the block's barrier
+  // orders their writes before this thread's release).
   __host__ __device__ void finish(const ProgramStep& step) const {
     for (int i = 0; i < step.n_recv; i++) {
       const LinkEnd& from = recv_end(step, i);
