@@ -1,4 +1,4 @@
-// This header: a board in host memory that all ranks of a host map, on which ranks in several processes learn what the
+// This header: a board in host memory that all ranks map, on which ranks in several processes of a host learn what the
 // others of their group have called. Each rank compares its call with those made before it, so a mismatch is found
 // whatever the GPU does. Ranks whose buffers lie in windows, which are memory that the user has registered, learn of
 // each other's windows, map them, and agree whether all could; other ranks wait for nobody.

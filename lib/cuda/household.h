@@ -55,7 +55,7 @@ class Household {
   std::atomic<uint64_t> enqueued_{0};
   Turn leading_;
   std::optional<Error> failure_;
-  OwnedEvent end_, captured_end_;  // recorded after the last round that was not captured, and that was
+  OwnedEvent end_, captured_end_;  // recorded after the last round: the first if it was not captured, else the second
 };
 
 class Resident {

@@ -37,7 +37,7 @@ class SpreadPrograms {
 
   // The size of the zeroed memory of its device that a rank must let all others use.
   size_t bytes(int rank) const;
-  // For `n` ranks from this one on. `memory`: all ranks', by rank, as this rank's device addresses it. Waits for the
+  // Loads `n` ranks from this one on. `memory`: all ranks', by rank, as this rank's device addresses it. Waits for the
   // device.
   Result<void> load(int rank, const std::vector<void*>& memory, int n = 1);
   const ProgramCall& call(size_t kind = 0) const { return calls_[kind]; }  // without an operation

@@ -44,8 +44,8 @@ class Proxy {
 
   Host& host_;
   GpuMemory& memory_;
-  // In host memory that streams write and wait for: the number of the task to run, and of the one that has run; 0
-  // otherwise.
+  // In host memory that streams write and wait for: the number of the task to run, and of the task that has run; 0 if
+  // there is none.
   std::atomic<uint32_t>* request_ = nullptr;
   std::atomic<uint32_t>* answer_ = nullptr;
   std::mutex mutex_;

@@ -67,7 +67,7 @@ class Way {
   virtual Result<void> submit(const Operation& operation, const Turn& turn) = 0;
   // An event after the last operation that was not captured, if the way has recorded one.
   virtual EventRef end() const { return nullptr; }
-  // Also of the first way only: ends what waits for other ranks in streams, now and in the future.
+  // Of the first way only, too: releases everything in streams that waits for other ranks, now and in the future.
   virtual void release() {}
 };
 
