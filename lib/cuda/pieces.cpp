@@ -124,7 +124,7 @@ size_t direct_messages_room(const Operation& operation) {
   return room.used();
 }
 
-// Messages to itself are copied by the stream: the n-th such send matches the n-th such receive.
+// The stream copies what a rank sends to itself: the n-th such send matches the n-th such receive.
 DirectPiece direct_messages(const Operation& operation, int rank, char* memory) {
   DirectPiece piece;
   Room room(memory);
