@@ -7,11 +7,11 @@
 //   std::string unreachable_because(std::string_view peer) const;   // "" if the peer may be reached
 //   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig&, std::string_view peer);
 //   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig*);             // null when nothing is ready
-// and where it delivers to devices' memory
+// and, if it delivers to devices' memory,
 //   Result<void> registers(const void*, uint64_t bytes);
-// and where it listens at several addresses (these two DiallingEndpoint has)
+// and, if it listens at several addresses (DiallingEndpoint has this function and the next),
 //   void narrow(bool here, bool elsewhere);
-// and where it may know why nobody comes
+// and, if it may know why no peer connects,
 //   std::optional<Error> shortage() const;
 #pragma once
 
@@ -37,7 +37,7 @@
 
 namespace tutti {
 
-// Of tuttiEndpointInfo.
+// As in tuttiEndpointInfo.
 struct Speed {
   uint32_t latency_ns;
   uint64_t bytes_per_second;
@@ -55,7 +55,7 @@ class LinkHalf {
   virtual void revoke() {}
 };
 
-// What only a system call can tell is asked for every so often, and after a sleep.
+// Paces checks that need a system call: one after so many polls, and one after a sleep.
 class LookOut {
  public:
   bool is_time() {
@@ -81,7 +81,7 @@ inline Result<void> check_link_config(const tuttiLinkConfig& c) {
                c.peer};
 }
 
-// What a shorter struct does not have is 0.
+// Fields that a shorter struct does not have are 0.
 inline tuttiEndpointConfig whole(const tuttiEndpointConfig& config) {
   tuttiEndpointConfig all{};
   memcpy(&all, &config, std::min<size_t>(config.struct_bytes, sizeof all));
@@ -95,7 +95,7 @@ inline Key key_of(const tuttiEndpointConfig& config) {
   return key;
 }
 
-// What a connecting rank says about the link in its hello, and what the accepting one makes of it.
+// What a connecting rank says about the link in its hello, and how the accepting rank reads that.
 inline std::array<uint32_t, 5> to_hello_args(const tuttiLinkConfig& c) {
   return {c.channel, c.slots, c.slot_bytes};
 }
@@ -113,7 +113,7 @@ inline Error closed_by(int peer, const char* kind) {
           format("rank %d closed its %s link: its process ended or its communicator was destroyed", peer, kind), peer};
 }
 
-// Moves a sending end's connection on; true once it is in *socket. `how`: "over TCP".
+// Advances a sending end's connection; true once it is in *socket. `how`: "over TCP".
 inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const char* how, const char* remedy = "") {
   if (*socket) return true;
   const Dialer::Status status = dialer.advance();
@@ -125,7 +125,7 @@ inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const 
   return true;
 }
 
-// Before sleeping until it moves on.
+// Before sleeping until the dialer can advance.
 inline bool wait_for(const Dialer& dialer, tuttiWait* wait) {
   *wait = {dialer.fd(), dialer.events()};
   return wait->fd >= 0;
@@ -133,7 +133,7 @@ inline bool wait_for(const Dialer& dialer, tuttiWait* wait) {
 
 // The connection beside a link whose messages go another way: its ends meet there, and learn of each other's death.
 struct SideConnection {
-  // A system call. True: the peer has closed it.
+  // Makes a system call. True: the peer has closed the connection.
   bool look() {
     char some[512];
     ssize_t n = 0;
@@ -141,7 +141,7 @@ struct SideConnection {
       inbox.append(some, static_cast<size_t>(n));
     return closed = n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
-  // The next that the peer has said; false as long as no look has found all of it.
+  // Takes the next item that the peer has said; false until look() has received all of it.
   template <class T>
   bool take(T* what) {
     if (inbox.size() < sizeof *what) return false;
@@ -149,18 +149,18 @@ struct SideConnection {
     inbox.erase(0, sizeof *what);
     return true;
   }
-  // There is room for the little that is ever said. False: the peer has gone.
+  // The socket always has room for the little that is ever said. False: the peer has gone.
   template <class T>
   bool say(const T& what) const {
     return ::send(socket.get(), &what, sizeof what, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof what;
   }
 
   Fd socket;
-  bool closed = false;     // by the peer, as far as it is known
-  std::string inbox = {};  // what has come and was not taken
+  bool closed = false;     // by the peer, as of the last look
+  std::string inbox = {};  // received and not yet taken
 };
 
-// What endpoints have in common whose links begin with an authenticated connection: they dial, and take in who comes.
+// Base of endpoints whose links begin with an authenticated connection: they dial peers and accept their calls.
 class DiallingEndpoint {
  public:
   void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
@@ -177,7 +177,7 @@ class DiallingEndpoint {
         key_(key_of(config)),
         kind_(kind),
         rank_(config.rank) {}
-  // As bytes, of not so many addresses that nothing else would fit into the endpoint's.
+  // The contact as bytes, with few enough addresses to leave room in the endpoint's address.
   std::string short_contact() const {
     constexpr size_t kMostAddresses = 20;
     Contact some = contact_;
@@ -195,8 +195,8 @@ class DiallingEndpoint {
   const int rank_;
 };
 
-// Of connections that have authenticated and are to send something more, the first that makes a link. `take_in` gives
-// the link, null as long as that has not come, or why the connection is refused.
+// The first complete link of authenticated connections that still have something to send. `take_in` returns the link,
+// null until the rest has arrived, or why the connection is refused.
 template <class Incoming, class TakeIn>
 std::unique_ptr<LinkHalf> first_link(std::list<Incoming>& incoming, const char* what, TakeIn&& take_in) {
   for (auto i = incoming.begin(); i != incoming.end();) {
@@ -213,7 +213,7 @@ std::unique_ptr<LinkHalf> first_link(std::list<Incoming>& incoming, const char* 
   return nullptr;
 }
 
-// Sender and Receiver: the classes of its links. As they are final, no call looks for its function at run time.
+// Sender and Receiver: its link classes. They are final, so calls need no virtual dispatch.
 template <class EndpointClass, class Sender, class Receiver>
 struct TransportTable {
   static EndpointClass* self(tuttiEndpoint* endpoint) { return reinterpret_cast<EndpointClass*>(endpoint); }

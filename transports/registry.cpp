@@ -27,10 +27,10 @@ const tuttiTransport kNoTransport = {
 namespace {
 
 constexpr char kEntry[] = "tuttiTransportPlugin";
-// A table without this is none; later versions append.
+// A shorter table is refused; later versions append.
 constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, post) + sizeof tuttiTransport::post;
 
-// Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed.
+// Created when the library is loaded, because its first use could coincide with another thread's fork. Never destroyed.
 struct Loaded {
   Loaded() { hold_while_forking(mutex); }
   std::mutex mutex;
@@ -80,7 +80,7 @@ bool has_rdma_device() {
   return !std::filesystem::is_empty("/sys/class/infiniband", none) && !none;
 }
 
-// Beside this library, or this program if it is a part of that. Null where there is no device or no such file.
+// Looks beside this library, or beside the program that contains it. Null if there is no device or no such file.
 const tuttiTransport* find_verbs() {
   Dl_info mine{};
   if (!has_rdma_device() || dladdr(&kTcpTransport, &mine) == 0) return nullptr;
@@ -114,7 +114,7 @@ Result<std::vector<const tuttiTransport*>> all_transports() {
   return all;
 }
 
-// What goes through memory of the host is not encrypted.
+// Shared memory does not leave the host, so it needs no encryption.
 bool may_encrypt(const tuttiTransport* transport) {
   return transport == &kTcpTransport || transport == &kShmTransport;
 }

@@ -16,19 +16,19 @@ namespace tutti {
 
 extern const tuttiTransport kShmTransport;
 extern const tuttiTransport kTcpTransport;
-// Of links that are yet to be made, and are then moved to where these are: they take nothing and bring nothing.
+// For links that are not made yet and later replaced by move assignment: accepts and delivers nothing.
 extern const tuttiTransport kNoTransport;
 
-// The transports that `names` ("shm,tcp") allows, in that order; all there are for "". kInvalidUsage names the unknown
-// one and those there are, the plugin (TUTTI_TRANSPORT_PLUGIN) that cannot be loaded, or one that cannot encrypt.
+// The transports that `names` ("shm,tcp") allows, in that order; all for "". kInvalidUsage names the unknown transport
+// and the known ones, the plugin (TUTTI_TRANSPORT_PLUGIN) that cannot be loaded, or one that cannot encrypt.
 Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names, bool encrypts = false);
 
-// The one of a shared object, through the function that include/tutti/transport.h describes, to the end of the process.
-// From any thread. kInvalidUsage names the path and what is wrong: no such file, no plugin, a table of another version,
-// or the plugin's own reason why it is of no use here.
+// The transport of a shared object, from the function that include/tutti/transport.h describes; valid until the process
+// ends. From any thread. kInvalidUsage names the path and what is wrong: no such file, not a plugin, a table of another
+// version, or the plugin's own reason why it cannot be used here.
 Result<const tuttiTransport*> load_plugin(const std::string& path);
 
-// The transport "net" over a network plugin in NCCL's layout; null if the shared object is none. Not thread-safe.
+// The transport "net" over a network plugin in NCCL's layout; null if the shared object has none. Not thread-safe.
 Result<const tuttiTransport*> adapt_net_plugin(void* object);
 
 inline Error to_error(tuttiResult_t code, const tuttiTransportError& error, int peer) {
@@ -51,7 +51,7 @@ inline bool is_same(const tuttiTag& a, const tuttiTag& b) {
   return ((a.word[0] ^ b.word[0]) | (a.word[1] ^ b.word[1]) | (a.word[2] ^ b.word[2]) | (a.word[3] ^ b.word[3])) == 0;
 }
 
-// Ends what a transport has made.
+// Closes links and endpoints: the deleter of their pointers.
 struct Close {
   const tuttiTransport* table = nullptr;
   void operator()(tuttiLink* link) const { table->link_close(link); }
@@ -81,7 +81,7 @@ class Link {
   void revoke() {
     if (table()->revoke != nullptr) table()->revoke(link_.get());
   }
-  // Without a descriptor, -1, where the transport has nothing to sleep on.
+  // Leaves *wait as it is where the transport has nothing to sleep on.
   bool wait_begin(tuttiWait* wait) {
     return table()->wait_begin == nullptr || table()->wait_begin(link_.get(), wait) != 0;
   }
@@ -126,11 +126,11 @@ class Link {
   static constexpr uint64_t kNotCounted = UINT64_MAX;
 
  private:
-  // What `push` and `match` do where a transport has none of its own. Not inline, either.
+  // push and match for a transport that has none of its own. Not inline, as above.
   [[gnu::noinline]] int push_in_steps(const void* data, uint32_t bytes, const tuttiTag& tag) {
     void* const slot = acquire(bytes);
     if (slot == nullptr) return 0;
-    if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
+    if (bytes > 0) memcpy(slot, data, bytes);  // else data may be null
     return publish(bytes, tag);
   }
   [[gnu::noinline]] const void* match_by_peeking(uint32_t bytes, const tuttiTag& tag) {
@@ -144,7 +144,7 @@ class Link {
   tuttiLinkConfig config_{};
 };
 
-// Asks it; an error is of the rank whose fault it is.
+// Polls the link; an error names the rank that caused it.
 inline Result<void> is_well(Link& link) {
   tuttiTransportError error{};
   tuttiLinkState state{sizeof state, 0, 0, 0};
@@ -177,7 +177,7 @@ class Endpoint {
                                                    static_cast<uint32_t>(peer_address.size()), why, sizeof why) != 0;
     return reaches ? "" : why;
   }
-  // From memory of devices to memory of devices.
+  // Whether it moves bytes directly between devices' memory.
   bool delivers() const { return table()->endpoint_registers != nullptr; }
   Result<void> registers(const void* memory, uint64_t bytes) {
     char why[500] = "";

@@ -21,7 +21,7 @@ bool send_notice(int socket, const BlockNotice& notice, const Fd& descriptor) {
   return send_with_descriptor(socket, bytes, sizeof bytes, descriptor);
 }
 
-// What a mapping of this file begins and ends at multiples of: one of huge pages is mapped in whole ones.
+// The page size of this file's mappings: a file of huge pages is mapped in whole huge pages.
 uint64_t page_bytes_of(const Fd& file) {
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   struct stat info {};
@@ -31,8 +31,8 @@ uint64_t page_bytes_of(const Fd& file) {
 
 }  // namespace
 
-// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first; one descriptor
-// at most comes at a time, and it belongs to the notice of a new block.
+// Bells have done their work by waking this rank. A notice may come in parts, its descriptor with the first; at most
+// one descriptor comes at a time, and it belongs to the notice of a new block.
 void PeerMemory::take_bytes(const char* bytes, size_t n, Fd descriptor, int peer) {
   if (descriptor) notice_descriptor_ = std::move(descriptor);
   for (size_t i = 0; i < n; i++) {
@@ -56,7 +56,7 @@ void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, in
   const uint64_t whole_bytes = (lead + notice.bytes + page_bytes - 1) / page_bytes * page_bytes;
   Mapping pages = map_shared(descriptor, notice.offset - lead, whole_bytes, writes_);
   if (!pages) {
-    if (writes_ && errno == EACCES) return;  // a file that the user has opened for reading
+    if (writes_ && errno == EACCES) return;  // a file that the user has opened read-only
     why_not_ =
         system_error(format("mapping its %llu bytes", static_cast<unsigned long long>(notice.bytes)), errno).message;
     log(LogLevel::kWarn, "memory that rank %d shares is not used: %s", peer, why_not_.c_str());
@@ -111,7 +111,7 @@ void Connection::look() {
     gone_ = local_->other_has_left();
     return;
   }
-  ours_.forget_removed(socket_.get());  // perhaps nothing is exposed any more
+  ours_.forget_removed(socket_.get());  // nothing else does if no more memory is exposed
   char bytes[256];
   while (!gone_) {
     Fd descriptor;
@@ -133,7 +133,7 @@ bool Connection::describe(const void* data, uint32_t bytes, uint32_t* where, uin
 
 char* Connection::locate(uint32_t where, uint64_t at, uint32_t bytes) {
   if (where == kAtAddress) return local_ ? reinterpret_cast<char*>(at) : nullptr;
-  if (!theirs_.knows(where)) look();  // its notice came before
+  if (!theirs_.knows(where)) look();  // its notice was sent before the message
   return theirs_.find(where, at, bytes);
 }
 

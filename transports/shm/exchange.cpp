@@ -30,7 +30,7 @@ uint32_t Exchange::tell_cpu() {
   return theirs;
 }
 
-// The peer's payloads may go back only through the link that the peer has paired with theirs.
+// The peer's payloads may be sent back only on the link that the peer has paired with theirs.
 bool Exchange::peer_knows_both() {
   if (peer_knows_both_) return true;
   peer_knows_both_ = receiving_ && sending_.slot_bytes() == receiving_.slot_bytes() &&
@@ -47,7 +47,7 @@ std::optional<Exchange::Payload> Exchange::choose() {
   return owned_.back();
 }
 
-// There are no more than those of both segments, whatever a peer says.
+// Owns at most the payloads of both segments, whatever a peer claims.
 void Exchange::take_in(const Payload& payload) {
   const size_t most = size_t{sending_ ? sending_.slots() : 0} + (receiving_ ? receiving_.slots() : 0);
   if (at(payload) != nullptr && owned_.size() < most) owned_.push_back(payload);

@@ -7,7 +7,7 @@
 namespace tutti::shm {
 namespace {
 
-// Those that nobody has joined yet. Never destroyed: threads may outlive main.
+// Pairs that no receiver has joined yet. Never destroyed: threads may outlive main.
 auto& g_pairs = *new Halves<uint64_t, LocalEnd::Pair>;
 
 }  // namespace
@@ -17,7 +17,7 @@ bool Bell::open() {
   return static_cast<bool>(fd_);
 }
 
-// One that cannot be rung once more has been rung often enough.
+// If the write fails, the eventfd's counter is full: the bell has been rung often enough.
 void Bell::ring() const {
   (void)eventfd_write(fd_.get(), 1);
 }

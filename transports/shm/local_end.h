@@ -1,5 +1,5 @@
-// What a link has instead of a socket where both ranks are threads of one process: each end wakes the other, and knows
-// whether that is still there. With sockets each of eight such ranks held nine of them.
+// What a link has instead of a socket if both ranks are threads of one process: each end wakes the other, and knows
+// whether the other is still there. With sockets, each of eight such ranks held nine of them.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace tutti::shm {
 // Wakes an endpoint's thread, whichever of its links rings.
 class Bell {
  public:
-  bool open();  // false: this process can have no more descriptors
+  bool open();  // false: this process is out of descriptors
   int fd() const { return fd_.get(); }
   void ring() const;
   void hush() const;
@@ -22,29 +22,29 @@ class Bell {
   Fd fd_;
 };
 
-// One thread at a time, which is the bell's.
+// One thread at a time: the one that the bell wakes.
 class LocalEnd {
  public:
-  // The sender's, before the receiver has the segment with this number, and then the receiver's. The number is random,
-  // so nobody outside of this process can name it. Null if a receiver finds nothing on offer here with it, and where
-  // there is no descriptor for a bell.
+  // Called by the sender before the receiver gets the segment with this number, and then by the receiver. The number is
+  // random, so nobody outside this process can name it. Null if the receiver finds no sender's end with this number
+  // here, or if there is no descriptor for a bell.
   static std::unique_ptr<LocalEnd> meet(uint64_t id, std::shared_ptr<Bell> bell, bool receives);
   ~LocalEnd();
   LocalEnd(const LocalEnd&) = delete;
   LocalEnd& operator=(const LocalEnd&) = delete;
 
   bool is_joined() const { return pair_->joined.load(std::memory_order_acquire); }
-  // From here on once it is. Readable when this end was rung for; then hush().
+  // These only if is_joined(). fd() is readable once the other end has rung; then call hush().
   int fd() const { return bell().fd(); }
   void hush() const { bell().hush(); }
   void ring_other() const { pair_->bells[!receives_]->ring(); }
-  // What the other end did before is seen then.
+  // If true, everything that the other end did before is visible.
   bool other_has_left() const { return pair_->left[!receives_].load(std::memory_order_acquire); }
 
-  // Both ends'.
+  // Shared by both ends.
   struct Pair {
     const uint64_t id;
-    std::shared_ptr<Bell> bells[2];  // the sender's, and the receiver's, which is there once it has joined
+    std::shared_ptr<Bell> bells[2];  // the sender's and, once joined, the receiver's
     std::atomic<bool> joined{false}, left[2]{};
   };
 

@@ -54,7 +54,7 @@ Result<Segment> Segment::map(const Fd& memfd, uint32_t slots, uint32_t slot_byte
   struct stat info {};
   if (fstat(memfd.get(), &info) != 0) return system_error("fstat of a shared-memory link", errno);
   const int seals = fcntl(memfd.get(), F_GET_SEALS);
-  // Not a memfd: -1, which has every bit set.
+  // A file that is not a memfd gives -1, which has every bit set.
   if (static_cast<size_t>(info.st_size) != bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return Error{Code::kRemoteError, "it offered shared memory of the wrong size or without seals"};
   Segment segment;

@@ -18,7 +18,7 @@
 
 namespace tutti::shm {
 
-// One writer per cache line, except the two sleep flags, which are rare.
+// One writer per cache line, except for the two sleep flags, which are rarely written.
 struct SegmentHeader {
   // Receiver: how many messages it has released. Stored after it has read the payload (release), loaded by the sender
   // before it writes the slot again (acquire).
@@ -28,33 +28,33 @@ struct SegmentHeader {
   // both need a barrier in between. See SleepBarrier.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
   alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
-  // 1 more than the CPU on which each side was when it last had to wait for the other; 0: it had not. Hints.
+  // 1 + the CPU on which each side last had to wait for the other; 0: it has not. Hints.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_cpu_plus_1;
   std::atomic<uint32_t> sender_cpu_plus_1;
-  RevocableAccess<> reading;  // by the receiver, what the sender exposes
-  RevocableAccess<> placing;  // by the sender, where the receiver has posted a message
-  // Receiver: the number of the message that it has posted a place of its own for (stored last, release; the sender
-  // loads it first, acquire), how long it is and where, as in a SlotLine. It stays until that message was received.
+  RevocableAccess<> reading;  // the receiver reads what the sender exposes
+  RevocableAccess<> placing;  // the sender writes where the receiver has posted
+  // Receiver: the number of the message for which it has posted a place of its own (stored last, release; the sender
+  // loads it first, acquire), its length and where it is, as in a SlotLine. Stays until that message has been received.
   alignas(kCacheLine) std::atomic<uint64_t> posted;
   uint32_t posted_bytes;
   uint32_t posted_where;
   uint64_t posted_at;
   alignas(kCacheLine) uint64_t id;                    // random
   uint32_t sender_has_barrier, receiver_has_barrier;  // membarrier_is_there()
-  // Sender: the id of the link in the other direction whose payloads it takes for this one's, once it has both.
+  // Sender: the id of the link in the other direction whose payloads it sends back on this one, once it has both.
   std::atomic<uint64_t> paired_with;
 };
 
-// Where a message's bytes are: in the slot's payload or in half of one, in the line itself or in those behind it, in a
-// payload that is passed on, of the segment of this link or of the one in the other direction, where the receiver
-// posted them, at an address of their common process, or in the block of shared memory with this number (and greater
-// ones), at an offset.
+// Where a message's bytes are, in this order: in the slot's payload; in half of one; in the slot's line; behind the
+// line; in a payload passed on, of this link's segment; in one passed back, of the segment of the link in the other
+// direction; where the receiver posted a place; at an address of their common process; from kFirstBlock up: at an
+// offset in the block of shared memory with this number.
 inline constexpr uint32_t kInSlot = 0, kInHalf = 1, kInLine = 2, kBehindLine = 3, kPassedOn = 4, kPassedBack = 5,
                           kInPlace = 6, kAtAddress = 7, kFirstBlock = 8;
 inline constexpr uint32_t kLineBytes = 16, kBehindBytes = 512;
 
 // Flag, tag, length and a few bytes share one cache line, so that the smallest messages cost one line transfer. The
-// bytes of a little larger ones lie behind it, where the receiver can ask for them before it knows the message.
+// bytes of slightly larger messages are behind it, where the receiver can fetch them before it knows the message.
 struct SlotLine {
   // Sender: number of the message in the slot, counted from 1. Stored after the payload and the rest of this line
   // (release), loaded by the receiver before it reads them (acquire).
@@ -72,15 +72,15 @@ static_assert(offsetof(SlotLine, behind) == kCacheLine);
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share these");
 
-// A word that the other side could change between a check and its use, if it wanted to do harm.
+// Reads a word once: a malicious peer could change it between a check and its use.
 template <class Word>
 Word read_once(const Word& word) {
   return __atomic_load_n(&word, __ATOMIC_RELAXED);
 }
 
 // The barrier between a store and a later load, where one side is on every message's path and the other about to sleep.
-// Where the kernel can run a barrier on all CPUs (membarrier), the sleeper asks for that and the busy side needs none:
-// else its store has to reach the other core before it can go on, about a tenth of a microsecond.
+// Where the kernel can run a barrier on all CPUs (membarrier), the sleeper requests that and the busy side needs none;
+// else the busy side waits for its store to reach the other core, about a tenth of a microsecond.
 class SleepBarrier {
  public:
   // `by_kernel`: membarrier_is_there() at both ends of the link.
@@ -102,14 +102,14 @@ struct Unmap {
   void operator()(char* base) const { munmap(base, bytes); }
 };
 using Mapping = std::unique_ptr<char, Unmap>;
-// Null, and errno says why.
+// Null on failure, with errno set.
 Mapping map_shared(const Fd& file, uint64_t offset, size_t bytes, bool writes);
 
 class Segment {
  public:
   // Creates the memory; `memfd` is what the peer needs.
   static Result<Segment> create(uint32_t slots, uint32_t slot_bytes, Fd* memfd);
-  // Maps a peer's, after checking that it has the size and cannot shrink under our feet.
+  // Maps a peer's segment, after checking that it has the right size and cannot shrink under our feet.
   static Result<Segment> map(const Fd& memfd, uint32_t slots, uint32_t slot_bytes);
 
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_.get()); }
@@ -117,9 +117,9 @@ class Segment {
     return *reinterpret_cast<SlotLine*>(base_.get() + sizeof(SegmentHeader) + n * sizeof(SlotLine));
   }
   explicit operator bool() const { return base_ != nullptr; }
-  // Those of the slots, and after them as many more: see exchange.h.
+  // The slots' own payloads, followed by as many to exchange: see exchange.h.
   char* payload(uint32_t slot) const { return payload_ + static_cast<size_t>(slot) * slot_bytes_; }
-  // That of a line's message, or its half: two lines share a payload.
+  // The payload of a line's message, or its half of one: two lines share a payload.
   char* payload_of(uint32_t line, bool in_half) const {
     const bool is_second = line >= slots_;
     return payload(is_second ? line - slots_ : line) + (is_second && in_half ? half_bytes() : 0);

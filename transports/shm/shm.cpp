@@ -41,7 +41,7 @@ class ShmEndpoint : public DiallingEndpoint {
     return first_link(incoming_, "link", [&](Acceptor::Accepted& incoming) { return take_in(incoming, config); });
   }
 
-  // Of one core that copies.
+  // What one copying core achieves.
   Speed speed() const { return {300, 10'000'000'000}; }
 
  private:
@@ -55,7 +55,7 @@ class ShmEndpoint : public DiallingEndpoint {
     return address;
   }
 
-  // Null while the segment has not come.
+  // Null until the segment has arrived.
   Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     TUTTI_TRY_ASSIGN(auto memfd, receive_descriptor(incoming.fd.get()));
@@ -67,7 +67,7 @@ class ShmEndpoint : public DiallingEndpoint {
                                                   exchange_of(*config, Exchange::Side::kReceive), std::move(local)));
   }
 
-  // One for all its links, as long as there are any.
+  // Shared by all links, and kept while there are any.
   std::shared_ptr<Bell> bell() {
     std::shared_ptr<Bell> bell = bell_.lock();
     if (!bell) bell_ = bell = std::make_shared<Bell>();
@@ -86,7 +86,7 @@ class ShmEndpoint : public DiallingEndpoint {
   ShmAddress address_;
   std::map<std::pair<int32_t, uint32_t>, std::weak_ptr<Exchange>> exchanges_;  // by peer and channel
   std::weak_ptr<Bell> bell_;
-  std::list<Acceptor::Accepted> incoming_;  // authenticated, the segment is on its way
+  std::list<Acceptor::Accepted> incoming_;  // authenticated, the segment has not arrived
 };
 
 }  // namespace shm

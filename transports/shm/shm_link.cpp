@@ -36,7 +36,7 @@ void ShmHalf::end_access() {
   theirs().end();
 }
 
-// Whoever reads or writes now ends soon, or has died, or is stopped: then this rank does not stop as well. A thread of
+// A peer that is accessing the memory ends soon, has died, or is stopped: this rank must not hang with it. A thread of
 // this process is never stopped alone.
 bool ShmHalf::revoke_access() {
   constexpr int64_t kLimitNs = 2'000'000'000, kSoonNs = 10'000'000;
@@ -101,7 +101,7 @@ Result<void> SendLink::send_segment() {
   segment.header().sender_has_barrier = membarrier_is_there();
   random_bytes(&segment.header().id, sizeof segment.header().id);
   if (is_of_this_process(socket_.get())) local_ = LocalEnd::meet(segment.header().id, bell_, false);
-  // None is free until the receiver has said how it is woken.
+  // No slot is free until the receiver has said how it is woken.
   released_seen_ = uint64_t{0} - segment.lines();
   exchange_->set(Exchange::Side::kSend, std::move(segment));
   // One byte after an acknowledged handshake always fits the socket's buffer.
@@ -110,8 +110,8 @@ Result<void> SendLink::send_segment() {
   return {};
 }
 
-// Twice as many messages are under way if none needs the whole of a payload. In rows, where whoever sends waits for
-// word of what was released: broadcasts of 8 B by 2 ranks take 0.08 us instead of 0.12, of 32 KiB 2.4 instead of 3.8.
+// Twice as many messages can be in flight if none needs a whole payload. In a stream one way, where the sender waits to
+// hear of releases, broadcasts of 8 B by 2 ranks take 0.08 us instead of 0.12, of 32 KiB 2.4 instead of 3.8.
 bool SendLink::finds_room(uint32_t bytes) {
   const auto has_room = [&] {
     const bool in_halves = bytes <= segment_.half_bytes() && last_whole_ <= released_seen_;
@@ -124,7 +124,7 @@ bool SendLink::finds_room(uint32_t bytes) {
   return has_room();
 }
 
-// The same one until it is published, though others may come in meanwhile.
+// The same payload until it is published, even if others are received meanwhile.
 char* SendLink::choose_payload(uint32_t bytes) {
   if (!acquired_) chosen_ = exchange_->choose();
   acquired_ = true;
@@ -188,7 +188,7 @@ int SendLink::push(const void* data, uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(line_);
   if (bytes <= kLineBytes) {
     line.where = kInLine;
-    if (bytes > 0) memcpy(line.small, data, bytes);  // else it may be null
+    if (bytes > 0) memcpy(line.small, data, bytes);  // else data may be null
   } else if (bytes <= kBehindBytes) {
     line.where = kBehindLine;
     memcpy(line.behind, data, bytes);
@@ -208,20 +208,20 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
   line.published.store(++messages_, std::memory_order_release);
   if (++line_ == segment_.lines()) line_ = 0;
   SegmentHeader& header = segment_.header();
-  // The next message will ask for it, and it is on the other core.
+  // The next message will need its cache line, which is on the other core.
   if (messages_ - released_seen_ >= segment_.lines()) __builtin_prefetch(&header.released);
   barrier_.busy_side();
   connection_.wake(header.receiver_sleeps);
 }
 
-// What is exposed and may not have been read yet.
+// Messages that are exposed and may not have been read yet.
 uint32_t SendLink::unsent() {
   if (last_exposed_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
   if (last_exposed_ > 0) tsan_acquire(both_know());
   return last_exposed_ > released_seen_ ? static_cast<uint32_t>(last_exposed_ - released_seen_) : 0;
 }
 
-// A peer that goes on later finds that what it has read was taken back: see poll().
+// A peer that continues later finds that what it has read was revoked: see poll().
 void SendLink::revoke() {
   end_access();
   if (unsent() > 0) revoke_access();
@@ -233,7 +233,7 @@ bool SendLink::wait_begin(tuttiWait* wait) {
     return !failure_ && (socket_ || wait_for(dialer_, wait));
   }
   fall_asleep(wait);
-  // What was released since the caller looked may be what it waits for.
+  // The caller may be waiting for messages that were released since it last looked.
   const uint64_t released = segment_.header().released.load(std::memory_order_acquire);
   const bool changed = std::exchange(released_seen_, released) != released;
   return !changed && (unsent() > 0 || !slot_is_free(segment_.slot_bytes())) && !connection_.is_gone();
@@ -252,7 +252,7 @@ RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchang
 
 Result<bool> RecvLink::poll() {
   connection_.look_sometimes();
-  // What was published before the peer went is still to be read.
+  // Messages published before the peer left must still be read.
   if (connection_.is_gone() && !message_is_there()) return connection_.gone();
   if (has_access_ && theirs().was_revoked()) return unreadable("its operation has failed there");
   return true;
@@ -278,7 +278,7 @@ const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
   const uint32_t where = read_once(line.where);
   if (line.bytes != bytes || !is_same(line.tag, tag)) return nullptr;
   seen_.where = where;
-  if (where == kInLine) [[likely]]  // the shortest way for those that have no other time to spend
+  if (where == kInLine) [[likely]]  // the shortest path for the smallest messages
     return bytes <= kLineBytes ? line.small : nullptr;
   if (bytes > most_bytes(where)) return nullptr;
   seen_.at = read_once(line.at);
@@ -286,7 +286,7 @@ const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
   return data_of_seen();
 }
 
-// Null: it is to be read elsewhere, or what its sender says of it is not so.
+// Null: the bytes must be fetched with read(), or the sender's description of them is wrong.
 const void* RecvLink::data_of_seen() const {
   const SlotLine& line = segment_.line(line_);
   if (seen_.where == kInLine) return line.small;
@@ -309,7 +309,7 @@ Error RecvLink::unreadable(const std::string& why) const {
   return {Code::kRemoteError, format("memory that rank %d exposes cannot be read: %s", peer, why.c_str()), peer};
 }
 
-// Where the next message goes its sender has perhaps decided already.
+// Refuses `ahead` 0: the sender may have decided already where the next message goes.
 bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   SegmentHeader& header = segment_.header();
   if (ahead == 0 || required || !connection_.describe(to, bytes, &header.posted_where, &header.posted_at)) return false;
@@ -332,7 +332,7 @@ void RecvLink::release() {
   connection_.wake(header.sender_sleeps);
 }
 
-// A peer that goes on later writes the rest of its message.
+// A peer that continues later writes the rest of its message.
 void RecvLink::revoke() {
   if (!revoke_access())
     log(LogLevel::kWarn,

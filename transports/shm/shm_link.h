@@ -18,7 +18,7 @@ struct ShmAddress {
   char name[32];  // of an abstract UNIX socket: nothing to clean up, and it lives in the network namespace
 };
 
-// Both halves: how far this side is in the segment, how it sleeps, and its access to memory of the other's.
+// Common to both halves: this side's position in the segment, how it sleeps, and its access to the other side's memory.
 class ShmHalf : public LinkHalf {
  public:
   void wait_end() override;
@@ -29,21 +29,21 @@ class ShmHalf : public LinkHalf {
         side_(side),
         segment_(exchange_->segment(side)),
         connection_(peer, side == Exchange::Side::kSend) {}
-  // Whoever says that it sleeps looks once more before it does.
+  // A side that has announced its sleep must look once more before it sleeps.
   void fall_asleep(tuttiWait* wait);
-  // To the peer's memory. False if it has taken that back.
+  // Access to the peer's memory. False if the peer has revoked it.
   bool begin_access() { return has_access_ = theirs().begin(); }
   void end_access();
-  // The peer's to this side's memory, and ends this side's own. False if the peer goes on for too long.
+  // Revokes the peer's access to this side's memory, and ends this side's own. False if that takes the peer too long.
   bool revoke_access();
   bool is_sender() const { return side_ == Exchange::Side::kSend; }
   RevocableAccess<>& theirs() { return is_sender() ? segment_.header().placing : segment_.header().reading; }
   RevocableAccess<>& ours() { return is_sender() ? segment_.header().reading : segment_.header().placing; }
-  // Whether this side sleeps.
+  // The flag that says whether this side sleeps.
   std::atomic<uint32_t>& sleeps() {
     return is_sender() ? segment_.header().sender_sleeps : segment_.header().receiver_sleeps;
   }
-  // A number that stands for this link in both halves: for ThreadSanitizer.
+  // Identifies this link in both halves: for ThreadSanitizer.
   uint64_t both_know() const { return segment_.header().id; }
 
   std::shared_ptr<Exchange> exchange_;
@@ -52,8 +52,8 @@ class ShmHalf : public LinkHalf {
   SleepBarrier barrier_;
   uint64_t messages_ = 0;    // published or released so far
   uint32_t line_ = 0;        // messages_ % lines
-  bool has_access_ = false;  // a sender: what is published next is where the receiver posted it
-  Connection connection_;    // after what each message needs
+  bool has_access_ = false;  // at a sender: the next message is written to the posted place
+  Connection connection_;    // last: not needed for each message
 };
 
 class SendLink final : public ShmHalf {
@@ -81,18 +81,18 @@ class SendLink final : public ShmHalf {
   void note_payload(SlotLine& line);
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
 
-  uint64_t released_seen_ = 0;               // the receiver's count when last looked: spares the cache line
-  uint64_t last_exposed_ = 0;                // the number of the last message whose bytes are read where they lie
-  std::optional<Exchange::Payload> chosen_;  // since acquire, instead of the slot's own
+  uint64_t released_seen_ = 0;               // the receiver's count as last read, to spare the cache line
+  uint64_t last_exposed_ = 0;                // number of the last exposed message
+  std::optional<Exchange::Payload> chosen_;  // chosen at acquire, instead of the slot's own payload
   bool acquired_ = false, in_half_ = false;
-  uint64_t last_whole_ = 0;  // the number of the last message in the whole of a slot's own payload
+  uint64_t last_whole_ = 0;  // number of the last message that took a slot's own payload whole
 
   // Until the connection is open:
   tuttiLinkConfig config_;
   std::shared_ptr<Bell> bell_;
   Dialer dialer_;
   Fd socket_;
-  std::unique_ptr<LocalEnd> local_;  // offered, in case that the peer is in this process
+  std::unique_ptr<LocalEnd> local_;  // offered in case the peer is in this process
   std::optional<Error> failure_;
 };
 
@@ -112,13 +112,13 @@ class RecvLink final : public ShmHalf {
   bool message_is_there() const {
     return segment_.line(line_).published.load(std::memory_order_acquire) == messages_ + 1;
   }
-  // Of the message that was looked at last, and checked.
+  // The description, checked, of the message that was looked at last.
   struct Seen {
     uint32_t where = kInSlot, bytes = 0;
     uint64_t at = 0;
   };
   const void* data_of_seen() const;
-  // What it has room for, where it is.
+  // The most bytes that a message at `where` can have.
   uint32_t most_bytes(uint32_t where) const {
     if (where == kInLine) return kLineBytes;
     if (where == kBehindLine) return std::min(kBehindBytes, segment_.slot_bytes());
