@@ -1,5 +1,5 @@
-// net: links over a network plugin that was made for NCCL. Such a plugin knows connections, and sends what the other
-// side has posted a receive for; it has nothing to sleep on, and says nothing of death. So each link has an
+// net: links over a network plugin that was made for NCCL. Such a plugin has connections, and sends what the other side
+// has posted a receive for; it has nothing to sleep on, and does not report a peer's death. So each link has an
 // authenticated TCP connection beside it:
 //
 //   sender                       receiver
@@ -10,12 +10,12 @@
 //   at the end: how many messages have left   --->
 //
 // Messages are numbered from that number on, so that data of a foreign connection to the listener is recognised. Header
-// and payload are one message of the plugin's. The receiver has a receive posted for each free slot, as many as the
-// plugin takes; the plugin stops the sender where there is none. Who sleeps naps, for growing times. One thread per
-// endpoint.
+// and payload are one message to the plugin. The receiver keeps a receive posted for each free slot, as many as the
+// plugin takes; while there is none, the plugin holds the sender back. A rank that sleeps naps, for growing times. One
+// thread per endpoint.
 //
-// What its interface is in the way of: nothing is exposed, because header and payload are one piece of memory and no
-// send can be taken back; a message waits for a nap to end.
+// What the plugin interface prevents: memory cannot be exposed, because header and payload are one piece of memory and
+// no send can be cancelled; and a message waits for a nap to end.
 #include <poll.h>
 #include <sys/timerfd.h>
 
@@ -53,7 +53,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
-// A timer is all there is to wait for: it says that it is time to look, after ever longer times while nothing moves.
+// A timer is all there is to wait for: it expires when it is time to look, at growing intervals while nothing moves.
 class Nap {
  public:
   bool begin(tuttiWait* wait) {
@@ -81,7 +81,7 @@ class Half : public LinkHalf {
  protected:
   Half(const tuttiLinkConfig& config, SideConnection peer) : config_(config), peer_(std::move(peer)) {}
 
-  // The comm is closed with the link, also if this fails.
+  // The comm is closed with the link, even if this fails.
   Result<void> open(Plugin::Comm comm, uint64_t first_number) {
     comm_ = std::move(comm);
     first_number_ = first_number;
@@ -101,7 +101,7 @@ class Half : public LinkHalf {
   }
   void*& request(uint64_t message) { return requests_[message % config_.slots]; }
 
-  // Whether the peer has gone, as far as it is known.
+  // Whether the peer has gone, as of the last look.
   bool is_gone() { return look_out_.is_time() ? peer_.look() : peer_.closed; }
   void fail(const std::string& why) {
     if (failure_) return;
@@ -225,7 +225,7 @@ class RecvLink final : public Half {
     return std::unique_ptr<LinkHalf>(std::move(link));
   }
 
-  // What has arrived comes before the news that nothing more will.
+  // Messages that have arrived are delivered before the link's end is reported.
   Result<bool> poll() override {
     if (!failure_) {
       const bool closed = is_gone();
@@ -276,7 +276,7 @@ class RecvLink final : public Half {
   }
 
   uint64_t posted_ = 0, received_ = 0, released_ = 0;
-  uint64_t sent_ = 0;  // as the sender says when it ends
+  uint64_t sent_ = 0;  // all messages, as the sender says when it ends
 };
 
 }  // namespace
@@ -314,7 +314,7 @@ class NetEndpoint : public DiallingEndpoint {
  private:
   static constexpr uint32_t kMagic = 0x544e4554;
 
-  // Authenticated; the plugin has not accepted it, or the sender is not ready.
+  // Authenticated, but the plugin has not accepted it or the sender is not ready.
   struct Incoming {
     Hello hello;
     SideConnection side;
@@ -322,7 +322,7 @@ class NetEndpoint : public DiallingEndpoint {
     uint64_t first_number = 0;
   };
 
-  // Ranks take a host's devices in turn.
+  // Ranks use a host's devices round-robin.
   NetEndpoint(const tuttiEndpointConfig& config, Listener listener)
       : DiallingEndpoint(config, HelloKind::kNet, std::move(listener)),
         device_(config.rank % the_plugin->n_devices()) {}
@@ -343,7 +343,7 @@ class NetEndpoint : public DiallingEndpoint {
     return Error{Code::kRemoteError, "it did not take the invitation to connect"};
   }
 
-  // Null while the plugin has not connected, or the sender is not ready.
+  // Null until the plugin has connected and the sender is ready.
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) const {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     if (!incoming.listener) TUTTI_TRY(invite(incoming));

@@ -13,7 +13,7 @@ namespace tutti::net {
 namespace {
 
 constexpr int kHostMemory = 1;
-// None is chosen.
+// No traffic class is chosen.
 int traffic_class = -1;
 
 template <class... Arguments>
@@ -67,7 +67,7 @@ Plugin::Properties Plugin::properties(int device) const {
   return all;
 }
 
-// Who says nothing is taken for common.
+// A device that states no speed is assumed to have a common one.
 uint64_t Plugin::bytes_per_second(int device) const {
   const auto megabits = properties(device).numbers[speed_at()];
   return megabits > 0 ? static_cast<uint64_t>(megabits) * 125'000 : 1'000'000'000;

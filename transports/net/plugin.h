@@ -1,5 +1,5 @@
 // A network plugin in the layout that NCCL loads, version 8, 9, 10 or 11: a table of functions that send and receive
-// registered memory between two processes. Any thread; what belongs to one connection, one thread at a time.
+// registered memory between two processes. From any thread, but for one connection from one thread at a time.
 #pragma once
 
 #include <array>
@@ -11,15 +11,16 @@
 
 namespace tutti::net {
 
-// What a plugin may have under way on a connection.
+// The most requests that a plugin takes at a time on a connection.
 inline constexpr uint64_t kMaxRequests = 32;
 
 class Plugin {
  public:
-  // Where a listener is, for the peer; while it connects the plugin keeps notes of its own there.
+  // A listener's address, for the peer; while connecting, the plugin keeps its own notes there.
   using Handle = std::array<char, 256>;
 
-  // The newest table of a shared object, set up; null if it has none. An error says what the plugin does not do here.
+  // Loads and sets up the newest table of a shared object; null if it has none. An error says what the plugin cannot do
+  // here.
   static Result<std::unique_ptr<Plugin>> load(void* object);
 
   const char* name() const { return table_->name; }
@@ -39,7 +40,7 @@ class Plugin {
   // A request for test(), or null: not now.
   Result<void*> send(void* comm, void* data, size_t bytes, void* region) const;
   Result<void*> receive(void* comm, void* data, size_t bytes, void* region) const;
-  // True: it is done, there is no such request any more, and *bytes have come (of a receive).
+  // True: the request is done and exists no longer; for a receive, *bytes have arrived.
   Result<bool> test(void* request, int* bytes) const;
 
  private:
@@ -61,7 +62,7 @@ class Plugin {
     int (*close_receiver)(void* comm);
     int (*close_listener)(void* comm);
   };
-  // Room for those of all versions.
+  // Large enough for the properties of every version.
   struct Properties {
     const char *name, *pci_path;
     uint64_t guid;
@@ -76,7 +77,7 @@ class Plugin {
 
   const Table* table_;
   int version_;
-  void* context_ = nullptr;  // version 11's
+  void* context_ = nullptr;  // for version 11 only
   int n_devices_ = 0;
 };
 

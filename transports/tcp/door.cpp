@@ -1,4 +1,4 @@
-// Connections that come in: of new links, and in place of those that broke.
+// Incoming connections: of new links, and in place of broken ones.
 #include "base/env.h"
 #include "base/log.h"
 #include "transports/tcp/tcp_link.h"
@@ -22,7 +22,7 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
   auto found = std::find_if(incomplete_.begin(), incomplete_.end(),
                             [&](const Incomplete& i) { return place_of(i.config) == place_of(config); });
   if ((incoming.hello.args[3] & kAgain) != 0) {
-    // What it has sent by it may be acknowledged, so it is never closed while its link is there or to come.
+    // What the peer has sent on it may be acknowledged, so it is never closed while its link exists or may come.
     if (found != incomplete_.end()) {
       found->again.emplace_back(index, std::move(connection));
       return {};
@@ -46,7 +46,7 @@ std::unique_ptr<LinkHalf> Door::accept(tuttiLinkConfig* config) {
   });
 }
 
-// Null as long as one of its connections has not come.
+// Null until all of its connections have arrived.
 Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete& incomplete) {
   if (!incomplete.has_all()) return std::unique_ptr<LinkHalf>();
   TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));

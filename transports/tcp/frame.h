@@ -12,7 +12,7 @@ namespace tutti::tcp {
 
 struct FrameHeader {
   tuttiTag tag;
-  uint64_t number;  // which message of the link this is: those of several connections overtake each other
+  uint64_t number;  // of the message in its link: messages on several connections overtake each other
   uint32_t bytes;   // of the whole message
   uint16_t piece;   // which piece of it follows
   uint16_t check;   // check_of(): shows that a stream lost its frame boundaries
@@ -30,8 +30,8 @@ inline FrameHeader make_header(const tuttiTag& tag, uint64_t number, uint32_t by
   return header;
 }
 
-// How a link divides its messages: into pieces of one size but the last, at most 64, so that one word tells which are
-// there. What goes over a single connection is not divided.
+// How a link divides its messages: into pieces of one size except the last, at most 64, so that one word tells which
+// have arrived. Messages over a single connection are not divided.
 class Division {
  public:
   static constexpr uint32_t kMaxPieces = 64;
@@ -49,7 +49,7 @@ class Division {
   size_t most(uint32_t slots) const { return size_t{slots} * pieces(slot_bytes_); }
 
  private:
-  // Smaller ones cost more system calls than they save in waiting for the last one.
+  // Smaller pieces cost more system calls than they save in waiting for the last one.
   static constexpr uint32_t kSmallestPiece = 32 << 10;
   uint32_t slot_bytes_, piece_bytes_;
 };
@@ -63,27 +63,27 @@ struct Piece {
   uint32_t index;
 };
 
-// A frame that a connection is to bring.
+// A frame that a connection must deliver.
 struct SendFrame {
   FrameHeader header;
   const char* payload;
   uint32_t payload_bytes;
-  size_t sent = 0;  // of both
+  size_t sent = 0;  // bytes, of header and payload
 
   size_t bytes() const { return sizeof header + payload_bytes; }
   Piece piece() const { return {header.number, header.piece}; }
 };
 
-// A frame whose header has come.
+// A frame whose header has arrived.
 struct RecvFrame {
   FrameHeader header;
   uint32_t bytes;         // of its payload
-  char* to = nullptr;     // where it goes; null as long as there is no free slot
-  size_t got = 0;         // of its payload
-  bool unwanted = false;  // another connection has brought this piece
+  char* to = nullptr;     // where the payload goes; null while there is no free slot
+  size_t got = 0;         // of its payload, received
+  bool unwanted = false;  // another connection has delivered this piece
 };
 
-// A queue whose room was made beforehand.
+// A queue of fixed capacity, allocated up front.
 template <class T>
 class Fifo {
  public:

@@ -1,5 +1,5 @@
-// The messages of a link, whatever connections bring them: those that a sender has published, piece by piece until they
-// have arrived, and those that a receiver puts together.
+// The messages of a link, whatever connections carry them: those that a sender has published, piece by piece until they
+// have arrived, and those that a receiver reassembles.
 #pragma once
 
 #include <cstdlib>
@@ -14,21 +14,21 @@ namespace tutti::tcp {
 
 // One message's room on the sending side.
 struct SendSlot {
-  char* room;  // slot_bytes of the link's own
+  char* room;  // slot_bytes of the link's own memory
   tuttiTag tag;
   uint32_t bytes;
   const char* data;       // the payload: the room, or the user's memory
-  uint64_t all;           // its pieces
-  uint64_t handed;        // those that a kernel has taken, and must not be given to another
-  uint64_t acknowledged;  // those that will arrive without this side's doing
+  uint64_t all;           // bit mask of its pieces
+  uint64_t handed;        // pieces that a kernel has taken, so that no other connection may
+  uint64_t acknowledged;  // pieces that will arrive even if this side does nothing more
 };
 
-// And on the receiving side.
+// One message's room on the receiving side.
 struct RecvSlot {
   char* room;
   FrameHeader header;
   char* data;
-  uint64_t all;  // its pieces; 0: nothing of it has come
+  uint64_t all;  // bit mask of its pieces; 0: none has arrived
   uint64_t there;
 
   bool complete() const { return all != 0 && there == all; }
@@ -58,17 +58,17 @@ class SlotRing {
   std::vector<Slot> slots_;
 };
 
-// What was published and has not arrived. Each piece waits for a connection, or is with one, which hands it to its
-// kernel, until it is acknowledged or the connection breaks: then it waits again.
+// Messages that were published and have not arrived. Each piece waits for a connection, which hands it to its kernel
+// and keeps it until it is acknowledged; if the connection breaks first, the piece waits again.
 class SendQueue {
  public:
   SendQueue(const Division& division, SlotRing<SendSlot> ring)
       : division_(division), ring_(std::move(ring)), again_(most_pieces()) {}
   size_t most_pieces() const { return division_.most(static_cast<uint32_t>(ring_.size())); }
   bool is_full() const { return published_ - arrived_ == ring_.size(); }
-  bool has_arrived() const { return arrived_ == published_; }  // all that there is
+  bool has_arrived() const { return arrived_ == published_; }  // everything published
   uint64_t waiting_bytes() const { return waiting_bytes_; }
-  // Of the next message.
+  // The next message's room.
   char* room() { return ring_[published_].room; }
   void publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
     SendSlot& slot = ring_[published_++];
@@ -80,10 +80,9 @@ class SendQueue {
     waiting_bytes_ += bytes;
   }
   bool last_was_divided() { return published_ > 0 && division_.pieces(ring_[published_ - 1].bytes) > 1; }
-  // Messages of which not everything will go without this side's doing. A copy that a kernel has taken is on its way,
-  // and who has published it need not stay: what a connection that breaks later has lost is sent again when this side
-  // looks at its link the next time, or leaves it. The user's memory is only given back when it will never be read
-  // again.
+  // Messages that still need this side. A copy that a kernel has taken is on its way, and its publisher need not stay:
+  // what a connection loses by breaking later is sent again when this side next looks at its link, or closes it. The
+  // user's memory is given back only once it will never be read again.
   uint32_t unsent() {
     uint32_t messages = 0;
     for (uint64_t i = arrived_; i < published_; i++) {
@@ -111,13 +110,13 @@ class SendQueue {
   }
   void note_handed(const Piece& piece) { ring_[piece.number].handed |= bit_of(piece.index); }
   void note_acknowledged(const Piece& piece) { ring_[piece.number].acknowledged |= bit_of(piece.index); }
-  // Its connection broke.
+  // The piece's connection broke.
   void take_back(const Piece& piece) {
     ring_[piece.number].handed &= ~bit_of(piece.index);
     again_.push(piece);
     waiting_bytes_ += size_of(piece);
   }
-  // Of what was acknowledged; whether there were any.
+  // Frees the slots of acknowledged messages; returns whether there were any.
   bool free_slots() {
     const uint64_t before = arrived_;
     while (!has_arrived() && ring_[arrived_].acknowledged == ring_[arrived_].all) arrived_++;
@@ -130,19 +129,19 @@ class SendQueue {
   Division division_;
   SlotRing<SendSlot> ring_;
   uint64_t published_ = 0;
-  uint64_t arrived_ = 0;        // all before need nothing more of this side
-  Piece next_{0, 0};            // the first that no connection has taken
-  Fifo<Piece> again_;           // before that: what connections had that broke
-  uint64_t waiting_bytes_ = 0;  // of both
+  uint64_t arrived_ = 0;        // messages before this one need nothing more of this side
+  Piece next_{0, 0};            // the first piece that no connection has taken
+  Fifo<Piece> again_;           // goes first: pieces of broken connections
+  uint64_t waiting_bytes_ = 0;  // of all pieces that no connection has
 };
 
-// What comes piece by piece, in any order and perhaps twice, put together into messages that are taken in order.
+// Reassembles pieces, which arrive in any order and perhaps twice, into messages that are taken in order.
 class Reassembly {
  public:
   Reassembly(const Division& division, SlotRing<RecvSlot> ring) : division_(division), ring_(std::move(ring)) {}
   bool is_empty() const { return received_ == released_; }
-  uint64_t awaited() const { return received_; }  // the number of the first message that is not whole
-  // The first whole one.
+  uint64_t awaited() const { return received_; }  // number of the first incomplete message
+  // The first complete message.
   tuttiMessage front() {
     const RecvSlot& slot = ring_[released_];
     return {slot.data, slot.header.bytes, slot.header.tag};
@@ -151,7 +150,7 @@ class Reassembly {
     RecvSlot& slot = ring_[released_++];
     slot.all = slot.there = 0;
   }
-  // Where the next message goes if it has as many bytes.
+  // Where the next message goes if it has this many bytes.
   void post(char* to, uint32_t bytes) { posted_ = {released_, to, bytes}; }
   bool was_posted_to() const { return posted_.to != nullptr; }
 
@@ -160,12 +159,12 @@ class Reassembly {
            header.piece < division_.pieces(header.bytes);
   }
   uint32_t size_of(const FrameHeader& header) const { return division_.size(header.bytes, header.piece); }
-  // Another connection has brought what this one, before it broke or was given up, brings too.
+  // Whether another connection has delivered this piece already, because the one that had it broke or was given up.
   bool has_piece(const FrameHeader& header) {
     if (header.number < received_) return true;
     return window_has(header.number) && (ring_[header.number].there & bit_of(header.piece)) != 0;
   }
-  // Where a piece goes; null as long as there is no free slot for its message. False: this is no piece of it.
+  // Sets *to to a piece's place, if its message has a slot by now. False: it is no piece of that message.
   bool find_place(const FrameHeader& header, char** to) {
     if (!window_has(header.number)) return true;
     RecvSlot& slot = ring_[header.number];
@@ -174,7 +173,7 @@ class Reassembly {
     *to = slot.data + division_.begin(header.piece);
     return true;
   }
-  // It is there.
+  // The piece has arrived.
   void add(const FrameHeader& header) {
     ring_[header.number].there |= bit_of(header.piece);
     while (window_has(received_) && ring_[received_].complete()) received_++;
@@ -197,7 +196,7 @@ class Reassembly {
 
   Division division_;
   SlotRing<RecvSlot> ring_;
-  uint64_t received_ = 0;  // all before are there whole
+  uint64_t received_ = 0;  // messages before this one are complete
   uint64_t released_ = 0;
   Posted posted_;
 };

@@ -1,7 +1,7 @@
-// Two ranks with a link each way, of one connection each, share the lower rank's: the higher rank sends what is small
-// back on it. So acknowledgements ride on the messages of the other direction: on bare sockets an exchange of 8 B sends
-// two segments instead of three, and takes 4.6 us instead of 5.2. What is large has a connection for each way: by one
-// alone 1 MiB takes 1.6 times as long.
+// Two ranks with a link each way, of one connection each, share the lower rank's: the higher rank sends small messages
+// back on it. So acknowledgements are piggybacked on messages in the other direction: on bare sockets an exchange of 8
+// B sends two segments instead of three, and takes 4.6 us instead of 5.2. Large messages have a connection for each
+// direction: over a single one 1 MiB takes 1.6 times as long.
 #pragma once
 
 #include <map>
@@ -38,17 +38,17 @@ class SharedFd {
   std::shared_ptr<Held> held_;
 };
 
-// Of an endpoint's links: peer and channel.
+// Identifies one of an endpoint's links: peer and channel.
 using Place = std::pair<int, uint32_t>;
 inline Place place_of(const tuttiLinkConfig& config) {
   return {config.peer, config.channel};
 }
 
-// The halves of an endpoint's links, to bring those together that make a pair.
+// The halves of an endpoint's links, to join those that make a pair.
 class Pairs {
  public:
   explicit Pairs(int rank) : rank_(rank) {}
-  // A SendLink when it is connected, a RecvLink when it is there.
+  // Enters a SendLink once it is connected, a RecvLink once it is made.
   template <class Half>
   void enter(Half* half, const tuttiLinkConfig& config) {
     Halves& halves = halves_[place_of(config)];
@@ -63,12 +63,12 @@ class Pairs {
     if (std::get<Half*>(found->second) == half) std::get<Half*>(found->second) = nullptr;
     if (found->second == Halves{}) halves_.erase(found);
   }
-  // Null: none is there.
+  // Null if there is none.
   RecvLink* receiver(const tuttiLinkConfig& config) const {
     const auto found = halves_.find(place_of(config));
     return found == halves_.end() ? nullptr : std::get<RecvLink*>(found->second);
   }
-  // The peer's messages come back on this side's connections, not the other way round.
+  // Whether the peer's small messages come back on this side's connection, not the other way round.
   bool is_answered(const tuttiLinkConfig& config) const { return rank_ < config.peer; }
 
  private:

@@ -12,11 +12,11 @@ namespace {
 // An answer takes no longer than this.
 constexpr uint32_t kAnswerMs = 200;
 constexpr uint32_t kProbes = 3;
-// Of a connection whose speed is not known yet: fast, so that it is tried.
+// Assumed for a connection whose speed is not known yet: fast, so that it is tried.
 constexpr double kHopedForBytesPerSecond = 10e9;
 
-// For an answer, which may be lost with the network once more: who is called waits no longer either. Looks, not time,
-// because who looks seldom has not heard what came meanwhile.
+// Looks for the answer to a redial, which may be lost if the network fails again; the peer waits no longer either.
+// Counted in looks, not time, because a rank that rarely looks has not seen what arrived meanwhile.
 constexpr uint32_t kMostRedialLooks = kHandshakePatienceNs / kSilenceCheckNs;
 
 void set(int fd, int option, int value) {
@@ -40,8 +40,8 @@ void keep_queue_short(int fd) {
 }
 
 void prepare(int fd, int64_t timeout_seconds) {
-  // The kernel asks an idle peer now and then, so that who waits for data learns that the network is broken. Of a
-  // network that loses a third of its packets, each second question stays without an answer: so there are many.
+  // Keepalive probes let a rank that waits for data learn that the network is broken. In a network that loses a third
+  // of its packets, every second probe goes unanswered: hence so many.
   if (timeout_seconds != 0) {
     const int on = 1, every_seconds = static_cast<int>((timeout_seconds + 4) / 5);
     set(fd, TCP_KEEPIDLE, every_seconds);
@@ -49,13 +49,13 @@ void prepare(int fd, int64_t timeout_seconds) {
     set(fd, TCP_KEEPCNT, 14);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   }
-  // Each try takes twice as long as the one before, unless the kernel is told otherwise: then four have failed after
-  // five seconds, which happens all the time where a third of all packets is lost.
+  // By default each retry waits twice as long as the one before: after five seconds four have failed, which happens all
+  // the time where a third of all packets is lost.
   constexpr int kTcpRtoMaxMs = 44;  // Linux 6.15, and the C library's header may be older than the kernel
   set(fd, TCP_THIN_LINEAR_TIMEOUTS, 1);
   set(fd, kTcpRtoMaxMs, 1000);
-  // There is nothing to control within a host, and where the system's way is BBR, with its timers, 8 B and 1 MiB
-  // between two ranks took up to 8 and 11 % longer than with Reno, the one that everybody may choose.
+  // Within a host there is no congestion to control, and where the system's default is BBR, with its timers, 8 B and 1
+  // MiB between two ranks took up to 8 and 11 % longer than with Reno, which every process may choose.
   static constexpr char kReno[] = "reno";
   if (stays_on_host(fd)) setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno, sizeof kReno - 1);
 }
@@ -64,7 +64,7 @@ void acknowledge_soon(int fd) {
   set(fd, TCP_QUICKACK, 1);
 }
 
-// On the loopback a packet is taken in by the CPU that sends it.
+// On loopback the CPU that sends a packet also receives it.
 uint32_t sending_cpu_plus_1(int fd) {
   int cpu = -1;
   socklen_t bytes = sizeof cpu;
@@ -75,7 +75,7 @@ uint32_t sending_cpu_plus_1(int fd) {
 void Silence::look(int fd, int64_t now, bool is_loaded) {
   const bool was_idle = waiting_for == 0;
   const tcp_info before = view;
-  const int64_t idle_ns = now - moved_ns;  // if it was: since the last look
+  const int64_t idle_ns = now - moved_ns;  // if it was idle: since the last look
   view = kernel_info(fd).value_or(tcp_info{});
   waiting_for = unacknowledged_bytes(fd);
   if (was_idle || waiting_for == 0 || view.tcpi_bytes_acked != before.tcpi_bytes_acked) moved_ns = now;
@@ -88,13 +88,12 @@ void Silence::look(int fd, int64_t now, bool is_loaded) {
   was_loaded_ = is_loaded;
 }
 
-// The kernel counts the time in its ticks, of up to 10 ms: so only many of them tell anything. A gap that is longer
-// than an answer takes is no speed: it is silence, which has its own part in when a connection would bring something.
-// Were it counted, a network that is back after a second would look 200 times as slow as it is, and get nothing that
-// could show otherwise.
+// The kernel counts the time in its ticks, of up to 10 ms, so only many of them are meaningful. A gap longer than an
+// answer takes is not low speed but silence, which finish_seconds() adds separately. If it counted here, a network that
+// recovers after a second would look 200 times as slow as it is, and get nothing that could show otherwise.
 void AckRate::add(double bytes, double busy_seconds) {
   constexpr double kMemorySeconds = 0.1, kLeastSeconds = 0.02, kGapSeconds = kAnswerMs * 1e-3;
-  gap_seconds_ += busy_seconds;  // and what comes now ended it: who looks seldom sees both at once
+  gap_seconds_ += busy_seconds;  // even if `bytes` ended the gap: a rank that rarely looks sees both at once
   const bool is_silence = gap_seconds_ > kGapSeconds;
   if (bytes > 0) gap_seconds_ = 0;
   if (is_silence) return;
@@ -104,9 +103,9 @@ void AckRate::add(double bytes, double busy_seconds) {
   if (seen_seconds_ >= kLeastSeconds) bytes_per_second_ = seen_bytes_ / seen_seconds_;
 }
 
-// Who looks too slow for any piece gets none that could show otherwise, as after a peer that was not running for a
-// while. So it is thought to be faster by and by, twice as fast after 0.7 s. Pauses in which nobody had anything to do
-// count little.
+// A connection that looks too slow for any piece gets none that could show otherwise, for example after its peer was
+// not running for a while. So its assumed speed grows, to twice as much in 0.7 s. Pauses in which no connection had
+// anything to do count little.
 void AckRate::rest(double seconds) {
   constexpr double kLongestSeconds = 0.01, kForgetsInSeconds = 1;
   if (bytes_per_second_ > kHopedForBytesPerSecond) return;
@@ -116,11 +115,11 @@ void AckRate::rest(double seconds) {
 }
 
 bool Silence::means_loss(int64_t limit_ns) const {
-  constexpr uint32_t kTries = 10;  // where 30 % are lost each way, one of a thousand silences gets so far
+  constexpr uint32_t kTries = 10;  // with 30 % lost each way, one of a thousand silences gets that far
   return lasts(limit_ns) && (view.tcpi_retransmits >= kTries || silent_ns >= 3 * limit_ns);
 }
 
-// Who has stopped reading is asked by probes, ever less often, and answers them. So a long silence alone says nothing.
+// A peer that has stopped reading is probed, ever less often, and answers. So a long silence alone says nothing.
 bool Silence::is_unanswered() const {
   return view.tcpi_probes >= kProbes || view.tcpi_last_ack_recv > view.tcpi_last_data_sent + kAnswerMs;
 }
@@ -128,7 +127,7 @@ bool Silence::is_unanswered() const {
 std::string Silence::story() const {
   std::string story =
       format("nothing was acknowledged for %.1f s (TUTTI_TCP_TIMEOUT)", static_cast<double>(silent_ns) * 1e-9);
-  // Control connections, whose packets are small, know sooner of a host that is gone. Also acknowledgements travel in
+  // Control connections, whose packets are small, notice sooner that a host is gone. Acknowledgements, too, travel in
   // packets that may be large.
   if (view.tcpi_snd_mss > kSmallSegmentBytes)
     story += format(

@@ -21,7 +21,7 @@ namespace tutti::tcp {
 inline constexpr int64_t kMs = 1'000'000;  // in ns
 
 // What the hello of one of a link's connections says.
-inline constexpr uint32_t kAgain = 1u << 31;  // with its index: of a link that is there, in place of one that broke
+inline constexpr uint32_t kAgain = 1u << 31;  // with the index: replaces a broken connection of an existing link
 inline std::array<uint32_t, 5> hello_args(const tuttiLinkConfig& config, uint32_t index, uint32_t n_connections) {
   auto args = to_hello_args(config);
   args[3] = index;
@@ -29,54 +29,54 @@ inline std::array<uint32_t, 5> hello_args(const tuttiLinkConfig& config, uint32_
   return args;
 }
 
-// Bytes written that the peer's kernel has not acknowledged. Once it has, the peer reads them, whatever becomes of the
+// Bytes written that the peer's kernel has not acknowledged. The peer reads all that it has, whatever becomes of the
 // connection.
 uint64_t unacknowledged_bytes(int fd);
 
-// The kernel takes megabytes from whoever sends, so a slow connection would soon hold more than a fast one.
+// The kernel buffers megabytes for a sender, so a slow connection would soon hold more than a fast one.
 void keep_queue_short(int fd);
-// A connection that is new: an idle peer is asked now and then, and within a host congestion is not looked for.
+// Sets up a new connection: an idle peer is probed now and then; within a host there is no congestion, so Reno does.
 void prepare(int fd, int64_t timeout_seconds);
 
-// The kernel waits with acknowledgements where it expects an answer to take them along, as during the handshake.
+// The kernel delays acknowledgements where it expects to piggyback them on an answer, as during the handshake.
 void acknowledge_soon(int fd);
 
-// 1 more than the CPU that the last packet was sent on, if that was on this host; else 0.
+// 1 + the CPU that the last packet was sent on, if that was on this host; else 0.
 uint32_t sending_cpu_plus_1(int fd);
 
-// How fast a connection is, from what it had acknowledged while it had something to do, of late. The kernel's own
-// figure is of one moment: where a network lets a burst pass it is ten times too high, and soon after ten times too
+// How fast a connection has been of late: bytes acknowledged per time in which it had something to send. The kernel's
+// own figure is a snapshot: where a network lets a burst pass it is ten times too high, and soon after ten times too
 // low.
 class AckRate {
  public:
   void add(double bytes, double busy_seconds);
-  // It had nothing to do for so long, while others had.
+  // The connection was idle for that long, while others were not.
   void rest(double seconds);
   double bytes_per_second() const { return bytes_per_second_; }  // 0: not known
 
  private:
   double bytes_per_second_ = 0;
-  double seen_bytes_ = 0, seen_seconds_ = 0;  // of late
-  double gap_seconds_ = 0;                    // since something was acknowledged
+  double seen_bytes_ = 0, seen_seconds_ = 0;  // recent, older ones count less
+  double gap_seconds_ = 0;                    // busy time since the last acknowledgement
 };
 
 inline constexpr int64_t kSilenceCheckNs = 100 * kMs;
-// What is in flight by a connection, and how long nothing has been heard of it.
+// What a connection has in flight, and how long its peer has been silent.
 struct Silence {
-  // Asks the kernel. `is_loaded`: of late the connection has had its part of what is large.
+  // Asks the kernel. `is_loaded`: the connection has recently had its share of large messages.
   void look(int fd, int64_t now, bool is_loaded = false);
-  // For so long that others should do its work; never with a limit of 0.
+  // Long enough that other connections should do its work; never with a limit of 0.
   bool lasts(int64_t limit_ns) const { return is_unanswered() && limit_ns > 0 && silent_ns >= limit_ns; }
-  // And after so many tries that no bad cable explains it, or for three times as long.
+  // And after more tries than a bad cable explains, or for three times the limit.
   bool means_loss(int64_t limit_ns) const;
-  // Something was sent since the last acknowledgement, and time enough to answer has passed. Also the kernel of a
+  // Something was sent since the last acknowledgement, and there was time enough to answer. Even the kernel of a
   // stopped process answers.
   bool is_unanswered() const;
   std::string story() const;
 
   tcp_info view{};           // the kernel's, at the last look
   uint64_t waiting_for = 0;  // bytes not acknowledged, at the last look
-  int64_t moved_ns = 0;      // since when no more were acknowledged
+  int64_t moved_ns = 0;      // when bytes were last acknowledged
   int64_t silent_ns = 0;
   AckRate rate;
 
@@ -84,8 +84,8 @@ struct Silence {
   bool was_loaded_ = false;
 };
 
-// Dials a connection, and once that was given up, dials it again at growing intervals: to the same address, or that
-// would say nothing of its network.
+// Dials a connection and, once that was given up, redials it at growing intervals: always the same address, because
+// another would say nothing about its network.
 class Redialer {
  public:
   Redialer(const Dialer::Call& call, Dialer first) : again_(call), dialer_(std::move(first)) {
@@ -101,13 +101,13 @@ class Redialer {
   static constexpr int64_t kFirstPauseNs = 500 * kMs, kLongestPauseNs = 10'000 * kMs;
   Dialer::Call again_;
   Dialer dialer_;
-  Address address_;  // where it led to
+  Address address_;  // of the peer, as it was reached
   bool is_under_way_ = false;
-  uint32_t looks_ = 0;                  // at the attempt
-  int64_t next_ns_ = 0, pause_ns_ = 0;  // when the next one begins, and for how long after that
+  uint32_t looks_ = 0;                  // at the current attempt
+  int64_t next_ns_ = 0, pause_ns_ = 0;  // when the next attempt begins, and the pause after it
 };
 
-// That a link sends by.
+// A connection that a link sends by.
 struct SendStream {
   SendStream(const Dialer::Call& call, Dialer first, size_t most_pieces)
       : redialer(call, std::move(first)), in_flight(most_pieces) {}
@@ -115,12 +115,12 @@ struct SendStream {
   // Given to this connection and not acknowledged.
   uint64_t outstanding_bytes() const { return written - acknowledged + (frame ? frame->bytes() - frame->sent : 0); }
   double bytes_per_second() const;
-  // When it would have brought `bytes` more. As long as nothing is heard of it, it may take as long again.
+  // How long until it would have delivered `bytes` more. A silent connection may stay silent as long again.
   double finish_seconds(uint64_t bytes) const {
     return static_cast<double>(silence.silent_ns) * 1e-9 +
            static_cast<double>(outstanding_bytes() + bytes) / bytes_per_second();
   }
-  // For the first time, or anew: then all that it had is with others.
+  // For the first time or again; then other connections have taken all that it had.
   void connected(SharedFd connection) {
     fd = std::move(connection);
     redialer.note_connected(fd.get());
@@ -129,8 +129,8 @@ struct SendStream {
 
   Redialer redialer;
   SharedFd fd;                     // once connected, until it is given up
-  bool is_heard = false;           // by a receiving half: what comes by it is not this one's
-  std::optional<SendFrame> frame;  // of which the kernel has not taken all
+  bool is_heard = false;           // a receiving half reads it: what arrives on it is not for this half
+  std::optional<SendFrame> frame;  // that the kernel has not taken completely
 
   struct InFlight {
     Piece piece;
@@ -140,24 +140,24 @@ struct SendStream {
   uint64_t written = 0, acknowledged = 0;
 
   Silence silence;
-  uint64_t resent_before = 0;  // by those that were given up
-  std::string lost;            // why it was given up, until that is told
+  uint64_t resent_before = 0;  // by its connections that were given up
+  std::string lost;            // why it was given up, until that is logged
 };
 
 // Frames are received through a small stage, so that many small ones cost one system call; what a large frame has
-// beyond the stage goes straight to its place.
+// beyond the stage goes straight to its destination.
 class Stage {
  public:
   static constexpr size_t kBytes = 8192;
   size_t bytes() const { return end_ - begin_; }
-  // Up to so many of the first, and where to: null: nowhere.
+  // Takes up to `most` of the first bytes, to `to`, or discards them if that is null.
   size_t take(void* to, size_t most) {
     const size_t n = std::min(most, bytes());
     if (to != nullptr) memcpy(to, buffer_.get() + begin_, n);
     begin_ += n;
     return n;
   }
-  // Behind them, for kBytes in all.
+  // Free room behind the staged bytes, for kBytes in all.
   char* room() {
     memmove(buffer_.get(), buffer_.get() + begin_, bytes());
     end_ -= std::exchange(begin_, 0);
@@ -170,7 +170,7 @@ class Stage {
   size_t begin_ = 0, end_ = 0;
 };
 
-// That a link receives by.
+// A connection that a link receives by.
 struct RecvStream {
   bool in_middle() const {
     return frame || stage.bytes() > 0 || (fd && fd.channel() != nullptr && fd.channel()->has_rest());
@@ -178,13 +178,13 @@ struct RecvStream {
   bool can_receive() const { return !frame || frame->unwanted || frame->to != nullptr; }
 
   SharedFd fd;                // until it is lost
-  std::deque<SharedFd> next;  // come in its place, one after another, as soon as the kernel has nothing more of it
+  std::deque<SharedFd> next;  // replacements, one after another, once all that it brought has been read
   Stage stage = {};
   std::optional<RecvFrame> frame = {};
   Silence silence = {};
   bool torn = false;       // lost in the middle of a frame
   bool drained = false;    // the last read got less than it asked for: another one now would get nothing
-  bool was_large = false;  // the frame before: then the next one's payload had better not come through the stage
+  bool was_large = false;  // the previous frame was: keep the next one's payload out of the stage
 };
 
 }  // namespace tutti::tcp

@@ -36,13 +36,13 @@ class TcpEndpoint : public Door {
                                                   std::move(ring), pairs()));
   }
 
-  // Of a common network, with the speed of this host's fastest interface: the kernel does not tell what lies between.
+  // A common network's latency and this host's fastest interface: the kernel does not know what lies between.
   Speed speed() const { return {30'000, bytes_per_second_}; }
 
  private:
   using Door::Door;
 
-  // What the kernel says of interfaces that are no hardware is made up (a veth pair: 10 Gb/s).
+  // The kernel makes up the speed of interfaces that are not hardware (a veth pair: 10 Gb/s).
   static uint64_t fastest_bytes_per_second() {
     constexpr int64_t kUnknownMegabits = 8000, kVirtualMegabits = 1000;
     int64_t fastest = 0;

@@ -1,8 +1,8 @@
 // tcp: links over TCP connections. TCP's own window is the flow control: a receiver whose slots are all full stops
-// reading. A link has one connection, which the link the other way may share for what is small (pairs.h), or several
-// side by side (TUTTI_TCP_CONNECTIONS). Several divide each message: the next piece goes to the connection that should
-// bring it soonest, and the receiver puts the pieces where they belong. The sender keeps what the peer's kernel has not
-// acknowledged, so that the others can bring what a connection that breaks had, and dials again. One thread per
+// reading. A link has one connection, which the link in the other direction may share for small messages (pairs.h), or
+// several side by side (TUTTI_TCP_CONNECTIONS). Several divide each message: the next piece goes to the connection that
+// should deliver it first, and the receiver puts the pieces together. The sender keeps what the peer's kernel has not
+// acknowledged, so that the other connections can resend what a broken one had, and redials it. One thread per
 // endpoint; nothing blocks.
 #pragma once
 
@@ -23,13 +23,13 @@ namespace tutti::tcp {
 
 inline constexpr uint32_t kMaxConnections = 16;
 
-// Several connections as one descriptor for poll(2); a single one is its own.
+// Several connections as one descriptor for poll(2); a single one is used itself.
 class WaitSet {
  public:
   static Result<WaitSet> create(const std::vector<int>& fds);
   bool empty() const { return fds_.empty(); }
-  // Before waiting: which of them to wait for and for what, events(i) of POLLIN and POLLOUT; and for `pause_ns` at
-  // most, or without limit if that is 0. One connection has no limit.
+  // Before waiting: waits on connection i for events(i), of POLLIN and POLLOUT, and for at most `pause_ns`, or without
+  // limit if that is 0. A single connection has no limit.
   template <class Events>
   tuttiWait arm(Events&& events, int64_t pause_ns = 0) {
     if (fds_.size() == 1) return {fds_[0], events(0)};
@@ -39,13 +39,12 @@ class WaitSet {
     return {epoll_.get(), POLLIN};
   }
   Result<void> add(int fd);
-  // Whoever has not slept for a while need not be woken: a descriptor that somebody waits for costs the kernel 0.4 us
-  // with each message.
+  // A rank that has not slept for a while need not be woken: a watched descriptor costs the kernel 0.4 us per message.
   void note_poll() {
     if (epoll_ && polls_since_arm_ < kPollsAwake && ++polls_since_arm_ == kPollsAwake)
       for (size_t i = 0; i < fds_.size(); i++) watch(i, kUnwatched);
   }
-  // Before it is closed.
+  // Before connection i is closed.
   void drop(size_t i) {
     if (epoll_) watch(i, kUnwatched);
     fds_[i] = -1;
@@ -61,14 +60,14 @@ class WaitSet {
   static constexpr uint32_t kPollsAwake = 64;
   static constexpr short kUnwatched = -1;
   std::vector<int> fds_;
-  std::vector<short> watched_;  // what the kernel has been told to look for
+  std::vector<short> watched_;  // events that the kernel has been told to watch for
   uint32_t polls_since_arm_ = 0;
   Fd epoll_;
   Fd timer_;
   bool limited_ = false;
 };
 
-// What an endpoint's receiving ends share: connections come in by one door, also those that replace what broke.
+// Shared by an endpoint's receiving ends: all connections come in by one door, including replacements for broken ones.
 class Door : public DiallingEndpoint {
  public:
   Door(const tuttiEndpointConfig& config, Listener listener)
@@ -84,7 +83,7 @@ class Door : public DiallingEndpoint {
     Hello hello;
     tuttiLinkConfig config;
     std::vector<SharedFd> connections;
-    std::vector<std::pair<uint32_t, SharedFd>> again;  // with the place of the one that broke already
+    std::vector<std::pair<uint32_t, SharedFd>> again;  // replacements, with the index of the broken one
     bool has_all() const {
       return std::all_of(connections.begin(), connections.end(), [](const SharedFd& fd) { return bool(fd); });
     }
@@ -94,7 +93,7 @@ class Door : public DiallingEndpoint {
 
   Pairs pairs_;
   std::list<Incomplete> incomplete_;
-  std::optional<Error> refusal_;  // why there is no place for a link that a peer takes to be there
+  std::optional<Error> refusal_;  // why a link that the peer believes to exist could not be made
 };
 
 class SendLink final : public LinkHalf {
@@ -102,9 +101,9 @@ class SendLink final : public LinkHalf {
   SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
            int64_t timeout_seconds, SlotRing<SendSlot> ring, Pairs& pairs);
   ~SendLink() override;
-  // Nothing if there are several.
+  // Empty if there are several.
   SharedFd only_connection() const { return several_ ? SharedFd() : streams_[0].fd; }
-  // What is small goes by the connection of the peer's link from now on.
+  // From now on small messages go by the connection of the peer's link.
   void answer_by(const SharedFd& connection);
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override;
@@ -114,7 +113,7 @@ class SendLink final : public LinkHalf {
     if (!failure_) flush();
     return 1;
   }
-  // What has not left by now never does.
+  // What has not left yet never will.
   void revoke() override {
     if (!failure_ && unsent() > 0) fail("its operation has failed", 0);
   }
@@ -140,20 +139,20 @@ class SendLink final : public LinkHalf {
   void give_up(SendStream& stream, const std::string& why, int sys_errno = 0);
   void fail(const std::string& why, int sys_errno);
 
-  // The largest message that goes by the peer's connection. Of 4, 16, 64 and 256 KiB the best, or as good, at every
-  // size; with the larger ones an all-reduce of 64 KiB takes up to a tenth longer.
+  // The largest message that goes by the peer's connection. Among 4, 16, 64 and 256 KiB it is the best, or as good, at
+  // every size; with the larger ones an all-reduce of 64 KiB takes up to a tenth longer.
   static constexpr uint32_t kAnswerBytes = 16 << 10;
 
   Pairs& pairs_;
   tuttiLinkConfig config_;
   int64_t timeout_ns_;               // 0: none
-  bool several_;                     // connections, among which messages are divided
+  bool several_;                     // whether messages are divided among several connections
   std::vector<SendStream> streams_;  // if not several: its own, and perhaps the peer's
   WaitSet wait_set_;
   SendQueue queue_;
   LookOut look_out_;
   int64_t measured_ns_ = 0, next_silence_check_ns_ = 0;
-  int64_t pause_ns_ = 0;  // between looks for acknowledgements, which wake nobody
+  int64_t pause_ns_ = 0;  // between checks for acknowledgements, which wake nobody
   std::optional<Error> failure_;
 };
 
@@ -162,9 +161,9 @@ class RecvLink final : public LinkHalf {
   static Result<std::unique_ptr<RecvLink>> create(Door& door, const tuttiLinkConfig& config,
                                                   std::vector<SharedFd> connections, int64_t timeout_seconds);
   ~RecvLink() override { door_.pairs().leave(this, config_); }
-  // Nothing if there are several.
+  // Empty if there are several.
   SharedFd only_connection() const { return several_ ? SharedFd() : streams_[0].fd; }
-  // The peer sends by the connection of the link to it too.
+  // The peer also sends by the connection of the link to it.
   void hear_also(const SharedFd& connection);
   // In place of a connection that the sender has given up.
   Result<void> rejoin(size_t index, SharedFd connection);
@@ -196,7 +195,7 @@ class RecvLink final : public LinkHalf {
         messages_(Division(config.slot_bytes, n_connections), std::move(ring)) {}
   void receive_all();
   void receive_by_turns();
-  // All that there is; whether there was anything.
+  // Receives all that there is; returns whether there was anything.
   bool receive(RecvStream& stream) {
     bool any = false;
     while (!failure_ && stream.fd && receive_some(stream)) any = true;
@@ -205,7 +204,7 @@ class RecvLink final : public LinkHalf {
   bool receive_some(RecvStream& stream);
   bool read_header(RecvStream& stream);
   size_t receive_into(RecvStream& stream, void* to, size_t room);
-  // `why` is empty where the peer has ended it.
+  // `why` is empty if the peer has closed the connection.
   void lose(RecvStream& stream, std::string why, int sys_errno);
   void change(RecvStream& stream);
   void look();
@@ -215,19 +214,19 @@ class RecvLink final : public LinkHalf {
   }
   void fail(const std::string& why, int sys_errno = 0);
 
-  // Of several, between looks for connections that come in place of others.
+  // With several connections, time between looks for replacements.
   static constexpr int64_t kLookNs = 10 * kMs;
-  // Of two connections, looks at the one that has brought something last, for one at the other.
+  // With two connections, looks at the one that delivered last, per look at the other.
   static constexpr uint32_t kLooksPerTurn = 4;
 
   Door& door_;
   tuttiLinkConfig config_;
   int64_t timeout_seconds_;
-  int64_t next_look_ns_ = 0;  // at the door, or for silence
+  int64_t next_look_ns_ = 0;  // at the door, or for silent connections
   LookOut look_out_;
-  bool several_;                     // connections, among which messages are divided
+  bool several_;                     // whether messages are divided among several connections
   std::vector<RecvStream> streams_;  // if not several: the peer's, and perhaps this side's
-  size_t first_ = 0;                 // of these two, the one that has brought something last
+  size_t first_ = 0;                 // index of the stream that delivered last
   uint32_t looks_ = 0;
   WaitSet wait_set_;
   Reassembly messages_;

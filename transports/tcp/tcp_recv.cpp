@@ -35,13 +35,13 @@ Result<bool> RecvLink::poll() {
     receive_all();
   else
     receive_by_turns();
-  // What arrived before a failure is still to be read.
+  // Messages that arrived before a failure must still be read.
   if (failure_ && messages_.is_empty()) return *failure_;
   return true;
 }
 
-// The kernel asks an idle peer whether it is there, but not while something is in flight: what the other half of a pair
-// has sent by this connection, and as long as the peer's answer is waited for, nobody asks that half.
+// The kernel probes an idle peer, but not while something is in flight. The other half of a pair may have data in
+// flight on this connection, and while this rank waits for the peer's answer, nobody checks on that half.
 void RecvLink::look() {
   const int64_t now = now_ns();
   if (now < next_look_ns_) return;
@@ -76,12 +76,12 @@ Result<void> RecvLink::rejoin(size_t index, SharedFd connection) {
   return {};
 }
 
-// What the kernel has acknowledged the sender will not send again, so all of it is read before the connection that was
-// given up goes. A frame that is not whole by then comes by others.
+// The sender will not resend what this kernel has acknowledged, so all of it is read before the given-up connection is
+// closed. A frame that is incomplete by then arrives on others.
 void RecvLink::change(RecvStream& stream) {
   int unread = 0;
   if (stream.fd && ioctl(stream.fd.get(), FIONREAD, &unread) == 0 && unread > 0) return;
-  if (stream.fd && !stream.can_receive()) return;  // what waits for a slot has come
+  if (stream.fd && !stream.can_receive()) return;  // what waits for a slot has arrived
   const auto i = static_cast<size_t>(&stream - streams_.data());
   if (stream.fd) wait_set_.drop(i);
   SharedFd fd = std::move(stream.next.front());
@@ -96,7 +96,7 @@ void RecvLink::change(RecvStream& stream) {
 bool RecvLink::receive_some(RecvStream& stream) {
   if (!stream.frame) return read_header(stream);
   RecvFrame& frame = *stream.frame;
-  // What comes too late has no place any more: its memory may not be ours much longer.
+  // A piece that arrives again has no place any more: its memory may soon not be ours.
   frame.unwanted = messages_.has_piece(frame.header);
   if (!frame.unwanted && frame.to == nullptr) {
     if (!messages_.find_place(frame.header, &frame.to)) return fail_for_strange_data();
@@ -129,7 +129,7 @@ bool RecvLink::read_header(RecvStream& stream) {
   }
   stage.take(&header, sizeof header);
   bool is_valid = messages_.is_valid(header);
-  // Several connections may bring a piece twice. Two of a pair bring each message once, but not in order.
+  // Several connections may deliver a piece twice. The two of a pair deliver each message once, but not in order.
   const bool in_order = !door_.pairs().is_answered(config_);
   if (is_valid && !several_) is_valid = in_order ? header.number == messages_.awaited() : !messages_.has_piece(header);
   if (!is_valid) return fail_for_strange_data();
@@ -138,7 +138,7 @@ bool RecvLink::read_header(RecvStream& stream) {
   return true;
 }
 
-// How many bytes have come; 0: none.
+// Returns how many bytes were received; 0: none.
 size_t RecvLink::receive_into(RecvStream& stream, void* to, size_t room) {
   if (std::exchange(stream.drained, false)) return 0;  // until the next poll
   const ssize_t n = recv_some(stream.fd.get(), stream.fd.channel(), to, room);
@@ -150,13 +150,13 @@ size_t RecvLink::receive_into(RecvStream& stream, void* to, size_t room) {
   if (sys_errno == EINTR) return receive_into(stream, to, room);
   if (sys_errno == EAGAIN || sys_errno == EWOULDBLOCK) return 0;
   if (sys_errno == EBADMSG)
-    fail(why_broken(sys_errno), sys_errno);  // others cannot bring what this one had
+    fail(why_broken(sys_errno), sys_errno);  // other connections cannot resend what this one had
   else
     lose(stream, n == 0 ? "" : system_error("the connection broke", sys_errno).message, sys_errno);
   return 0;
 }
 
-// What the others hold comes before the failure, and what this one had they bring.
+// What the other connections hold is delivered before the failure, and they resend what this one had.
 void RecvLink::lose(RecvStream& stream, std::string why, int sys_errno) {
   const auto i = static_cast<size_t>(&stream - streams_.data());
   stream.torn = stream.in_middle();
@@ -167,7 +167,7 @@ void RecvLink::lose(RecvStream& stream, std::string why, int sys_errno) {
   stream.frame.reset();
   wait_set_.drop(i);
   stream.fd.reset();
-  // A pair cannot do without: what the other one has brought is still read.
+  // A pair needs both connections; what the other one has received is still read.
   const bool is_essential = !several_ && sys_errno != 0;
   if (is_essential)
     for (RecvStream& other : streams_) receive(other);
@@ -186,9 +186,9 @@ void RecvLink::fail(const std::string& why, int sys_errno) {
 
 bool RecvLink::wait_begin(tuttiWait* wait) {
   look_out_.note_sleep();
-  // What is staged already wakes nobody: it goes to the slots that have become free since the last poll.
+  // Staged data wakes nobody: it goes to the slots that have become free since the last poll.
   receive_all();
-  // Who waits for a slot has something to read, which must not wake us.
+  // A connection that waits for a slot has data to read, which must not wake this rank.
   *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].can_receive() ? POLLIN : 0; });
   wait->peer_cpu_plus_1 = sending_cpu_plus_1(streams_[first_].fd.get());
   return !failure_ && messages_.is_empty();

@@ -14,15 +14,15 @@ namespace tutti::tcp {
 namespace {
 
 constexpr int64_t kFirstPauseNs = kMs / 5, kLongestPauseNs = 10 * kMs;
-// Payloads that are copied behind their header: one piece of memory costs the kernel 0.2 us less than two.
+// Payloads up to this size are copied behind their header: one piece of memory costs the kernel 0.2 us less than two.
 constexpr uint32_t kTogetherBytes = 512;
 
-// Where another connection goes on: it costs less to move than to wait.
+// While another connection works: moving the pieces costs less than waiting.
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
 
 constexpr double kPartingSeconds = 0.5;
 
-// One system call's part of what is left of the frame: its bytes, or -1 and errno.
+// Sends what one system call takes of the rest of the frame: returns its bytes, or -1 and errno.
 ssize_t hand_over(const SharedFd& fd, SendFrame& frame) {
   constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
   constexpr size_t kHeaderBytes = sizeof frame.header;
@@ -101,7 +101,7 @@ void SendLink::adopt(SendStream& stream, Fd fd) {
   prepare(stream.fd.get(), timeout_ns_ / (1000 * kMs));
 }
 
-// Where that is not possible everything goes by its own: the peer hears both.
+// If that is not possible, everything goes by this link's own connection: the peer reads both.
 void SendLink::answer_by(const SharedFd& connection) {
   if (streams_.size() > 1 || !wait_set_.add(connection.get())) return;
   const Dialer::Call nobody{};
@@ -126,7 +126,7 @@ void SendLink::fill(tuttiLinkState* state) {
     state->resent += stream.resent_before + stream.silence.view.tcpi_total_retrans;
 }
 
-// A connection that the kernel takes no more from keeps its piece; the others go on with the next ones.
+// A connection whose kernel takes no more keeps its piece; the others go on with the next ones.
 void SendLink::flush() {
   if (several_) measure();
   for (SendStream& stream : streams_)
@@ -148,8 +148,8 @@ void SendLink::measure() {
     if (stream.fd) stream.silence.look(stream.fd.get(), now, queue_.last_was_divided());
 }
 
-// The connection that should bring the next piece soonest. If the kernel takes nothing for that one now, another may
-// have it, unless all the rest would be through before. Null: none has room that should have it.
+// The connection that should deliver the next piece first. If the kernel takes nothing for that one now, another may
+// have the piece, unless all else would be delivered sooner. Null: no connection that should have it has room.
 SendStream* SendLink::choose(uint32_t bytes) {
   if (!several_) {
     SendStream& stream = bytes <= kAnswerBytes ? streams_.back() : streams_.front();
@@ -189,7 +189,7 @@ void SendLink::write(SendStream& stream) {
 void SendLink::confirm() {
   for (SendStream& stream : streams_) {
     if (!stream.fd || stream.in_flight.empty()) continue;
-    // What a single connection has lost could not be sent again, so nobody asks.
+    // What a single connection has lost cannot be sent again, so its acknowledgements do not matter.
     stream.acknowledged = stream.written;
     if (several_) stream.acknowledged -= std::min(stream.written, unacknowledged_bytes(stream.fd.get()));
     for (; !stream.in_flight.empty() && stream.in_flight.front().end <= stream.acknowledged; stream.in_flight.pop())
@@ -206,17 +206,17 @@ bool SendLink::wait_begin(tuttiWait* wait) {
   look_out_.note_sleep();
   const bool waits = unsent() > 0 || queue_.is_full();
   if (several_) pause_ns_ = std::min(std::max(2 * pause_ns_, kFirstPauseNs), kLongestPauseNs);
-  // What comes by a connection that another half hears must not wake this one.
+  // Data on a connection that another half reads must not wake this one.
   *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].frame ? POLLRDHUP | POLLOUT : POLLRDHUP; },
                         pause_ns_);
   return !failure_ && waits;
 }
 
-// From here on: connections that break, or whose peer is not heard of any more. How a sender finds out, and what
-// becomes of what they had.
+// From here on: connections that break, or whose peer falls silent. How a sender notices, and what becomes of their
+// pieces.
 
-// What was handed over and not called unsent has to arrive. The kernel sees to that after the end of this link, unless
-// a network breaks, and whether one does shows in this time.
+// What was handed over and is not counted as unsent must arrive. After the end of this link the kernel ensures that,
+// unless a network breaks, and if one does, it shows within this time.
 SendLink::~SendLink() {
   pairs_.leave(this, config_);
   const Deadline deadline = Deadline::after_seconds(kPartingSeconds);
@@ -257,8 +257,8 @@ void SendLink::look_at_silence() {
     if (stream.fd && is_lost(stream.silence)) give_up(stream, stream.silence.story(), ETIMEDOUT);
 }
 
-// A network that is mended carries its share again. When a link ends its connections go one after another, so only this
-// later look can tell that one was lost alone.
+// A network that recovers carries its share again. When a link ends, its connections close one after another, so only
+// this later look can tell that one was lost alone.
 void SendLink::redial(SendStream& stream, int64_t now) {
   const auto i = static_cast<size_t>(&stream - streams_.data());
   Dialer& dialer = stream.redialer.dialer();
@@ -280,11 +280,11 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   if (stream.frame) queue_.take_back(stream.frame->piece());
   stream.frame.reset();
   wait_set_.drop(static_cast<size_t>(&stream - streams_.data()));
-  // At once, instead of trying for minutes what others do.
+  // Closes at once, instead of retrying for minutes what the other connections send.
   const linger at_once{1, 0};
   setsockopt(stream.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   stream.resent_before += kernel_info(stream.fd.get()).value_or(tcp_info{}).tcpi_total_retrans;
-  stream.silence = {};  // which counts that, too
+  stream.silence = {};  // its view counts them, too
   stream.fd.reset();
   stream.lost = why;
   stream.redialer.note_lost();

@@ -49,7 +49,7 @@ void WaitSet::watch(size_t i, short events) {
   epoll_ctl(epoll_.get(), how, fds_[i], &event);
 }
 
-// Setting a timer also takes back that it has expired.
+// Setting the timer also clears its expiry.
 void WaitSet::limit(int64_t pause_ns) {
   if (pause_ns == 0 && !limited_) return;
   limited_ = pause_ns != 0;
