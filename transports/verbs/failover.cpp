@@ -1,22 +1,22 @@
 // What becomes of a link when one of its queue pairs fails and others are left.
 //
-// Each end closes its half of the pair when it learns of it, from the device or by the other's Notice, and sends one
-// Notice itself. Once both are closed nothing of that pair can be written any more, neither into slots nor into the
+// Each end closes its half of the pair when it learns of the failure, from the device or by the other's Notice, and
+// sends one Notice itself. Once both are closed the pair can write nothing any more, neither into slots nor into the
 // user's memory, however late a packet is; and what the receiver then says about what has arrived stays true. So:
-//   - The sender sends again what it had given to that pair and what is not there, through the others. Nothing is sent
-//     twice, and a slot is still its message's, because what is not there was not released.
-//   - It goes into its slot with its header, not where it was wished: a wish is only a hint. A place that is
-//     required stands, and is told once more.
-//   - Exposed memory is the user's again when the message is there, and not before the pair is closed at the sender.
-//     One that the device had reported as read but that is not there is lost; then the link fails.
-//   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that none of
-//     the old ones comes after it. Until then the connection beside the link tells of releases.
-// For all this both ends have to look at the link, which they do whenever they wait for any link of the endpoint.
+//   - The sender resends, through the other pairs, what it had given to that pair and has not arrived. Nothing is
+//     delivered twice, and a message that has not arrived still has its slot, because it was not released.
+//   - A resent message goes into its slot with its header, not to a wished place: a wish is only a hint. A required
+//     place stays required, and is told once more.
+//   - Exposed memory is the user's again once its message has arrived, and not before the pair is closed at the sender.
+//     If the device had reported it as read but the message has not arrived, it is lost; then the link fails.
+//   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that no old
+//     wish arrives after it. Until then the connection beside the link tells of releases.
+// All this needs both ends to look at the link, which they do whenever they wait for any link of the endpoint.
 //
-// The pair is made again when its port is up. The sender makes a new one in its place and says so through the
-// connection beside the link; the receiver makes its half and answers, or says that it cannot. A write of no bytes then
+// The pair is made again when its port is up. The sender makes a new pair in its place and announces it through the
+// connection beside the link; the receiver makes its half and answers, or says that it cannot. An empty write then
 // proves that the network lets it through: a message would be stalled until all retries are over. The receiver uses its
-// half when the first message has come by it.
+// half once the first message has arrived by it.
 
 #include <algorithm>
 
@@ -26,14 +26,14 @@
 namespace tutti::verbs {
 namespace {
 
-// A device that lives flushes at once.
+// A device that works flushes at once.
 constexpr double kLongestFlushSeconds = 0.1;
 
 }  // namespace
 
 void Half::close_dropped() {
   if (!pairs_.take_drops()) return;
-  read_socket();  // a peer that went is a better reason than what its going does to the queue pairs
+  read_socket();  // a peer that has gone is a better reason than the queue pairs that fail for it
   for (QueuePair& pair : pairs_)
     if (pair.queue.is_open() && !pair.is_usable() && !failure_ && !side_.closed) close(pair);
 }
@@ -42,7 +42,7 @@ void Half::close(QueuePair& pair) {
   const auto others =
       std::count_if(pairs_.begin(), pairs_.end(), [](const QueuePair& other) { return other.queue.is_open(); }) - 1;
   if (others == 0) return fail(pair.why);
-  // All that has arrived is to be taken first: with the pair, its completions may go.
+  // All that has arrived must be taken first: its completions may go with the pair.
   const Deadline limit = Deadline::after_seconds(pair.queue.stop() ? kLongestFlushSeconds : 0);
   do poll_completions();
   while (!pair.is_flushed && !failure_ && !limit.passed());
@@ -53,7 +53,7 @@ void Half::close(QueuePair& pair) {
   if (pairs_.settle(pair)) on_closed(pair, *pair.notice);
 }
 
-// There is always room for it: few are ever sent.
+// The socket always has room for it: few are ever sent.
 void Half::send_notice(Notice::What what, const QueuePair& pair, const std::string& why, const QueueAddress& made) {
   Notice notice{};
   notice.what = what;
@@ -93,7 +93,7 @@ void SendLink::on_closed(const QueuePair& pair, const Notice& notice) {
     } else if (message.payload != nullptr && !message.exposed) {
       fail("a message that was sent from registered memory is lost with its port");
     } else {
-      // No later place was required than this one, because it was not released.
+      // wish_ is still this message's: no later place was required, because this one was not released.
       set_place(message, {.number = low_bits(message.number), .is_placed = message.is_required});
     }
   }

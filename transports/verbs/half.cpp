@@ -9,9 +9,9 @@ namespace tutti::verbs {
 namespace {
 
 constexpr int64_t kLookNs = 1'000'000;
-// A cable that is plugged in again is back sooner. With another port to go to, there is less to wait for.
+// A cable that is plugged in again is back sooner. With another port to go to, waiting is worth less.
 constexpr double kLongestDownSeconds = 10, kLongDownSeconds = 2;
-// Until a port whose queue pairs end because it goes down says so.
+// How long a port may take to say that it is down after that has ended its queue pairs.
 constexpr double kGoingDownSeconds = 0.05;
 
 std::string reason(const ibv_wc& completion, const Port& port) {
@@ -48,7 +48,7 @@ void Half::poll_completions() {
   }
 }
 
-// Devices number their queue pairs each for itself.
+// Each device numbers its queue pairs independently.
 void Half::take(const ibv_wc& completion, size_t port) {
   const auto pair = std::find_if(pairs_.begin(), pairs_.end(), [&](const QueuePair& one) {
     return one.queue.is_open() && one.queue.port_index() == port && one.queue.number() == completion.qp_num;
@@ -59,7 +59,7 @@ void Half::take(const ibv_wc& completion, size_t port) {
     if (Queue::is_receive(completion)) pair->is_flushed = true;
     const std::string why = reason(completion, queue.port());
     if (completion.status != IBV_WC_REM_ACCESS_ERR) return pairs_.drop(*pair, why);
-    // No other port would be let. But a peer that went is a better reason.
+    // No other port would be allowed either. But if the peer has gone, that is a better reason.
     read_socket();
     if (!side_.closed) fail(queue.port().name() + ": " + why);
     return;
@@ -89,8 +89,7 @@ const Error* Hub::tend_others(const Half* one) {
   return first;
 }
 
-// Who waits for a message may wait because what was sent before got lost, or what was released, on whichever of the
-// endpoint's links.
+// A rank may be waiting for a message because an earlier message or release was lost on any of the endpoint's links.
 void Half::look() {
   look_at_own();
   const Error* error = hub_.tend_others(this);
@@ -119,7 +118,7 @@ void Half::look_at_own() {
 }
 
 void Half::read_socket() {
-  if (!side_.closed && side_.look()) poll_completions();  // what arrived before
+  if (!side_.closed && side_.look()) poll_completions();  // completions from before that
   Notice notice;
   while (!failure_ && side_.take(&notice)) {
     notice.why[sizeof notice.why - 1] = '\0';
@@ -129,7 +128,7 @@ void Half::read_socket() {
 
 bool Half::arm() {
   if (!pairs_.arm()) return false;
-  take_completions();  // what came before that wakes nobody
+  take_completions();  // what came before pairs_.arm() wakes nobody
   return true;
 }
 

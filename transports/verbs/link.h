@@ -22,20 +22,20 @@ struct Hub {
   uint32_t queues_per_port;
   std::map<std::pair<int, uint64_t>, SendLink*> senders{};    // by peer and number
   std::map<std::pair<int, uint32_t>, RecvLink*> receivers{};  // by peer and channel
-  int64_t next_look_ns = 0;                                   // at all of them
+  int64_t next_look_ns = 0;                                   // at all links
 
-  // On behalf of one link, whose peer may wait for something of another one: looks at all others now and then. Why the
-  // first of them is broken, if one is.
+  // On behalf of one link, whose peer may be waiting for another one: looks at all others now and then. Returns why the
+  // first broken one is broken, or null.
   const Error* tend_others(const Half* one);
 };
 
-// What both halves have: the connection beside the link, queue pairs, and completions of what goes over them.
+// Common to both halves: the connection beside the link, queue pairs, and completions of what goes over them.
 class Half : public LinkHalf {
  public:
   void wait_end() override;
-  // For another link of the endpoint. Why this one is broken, if it is; null also if its peer has closed it.
+  // On behalf of another link of the endpoint. Why this one is broken, or null, also if its peer has closed it.
   const Error* tend();
-  bool arm();  // before sleeping; false if the completions cannot wake us
+  bool arm();  // before sleeping; false if completions cannot wake this rank
 
  protected:
   Half(Hub& hub, SideConnection side, const tuttiLinkConfig& config)
@@ -60,10 +60,10 @@ class Half : public LinkHalf {
   Hub& hub_;
   tuttiLinkConfig config_;
   SideConnection side_;
-  bool ready_ = false;  // connected: from here on the connection beside it brings Notices, or that the peer has gone
+  bool ready_ = false;  // connected: from now on side_ brings Notices, or that the peer has gone
   std::optional<Error> failure_;
   LinkMemory memory_;
-  QueuePairs pairs_;  // in the end they go before the memory that they use
+  QueuePairs pairs_;  // destroyed before the memory that they use
 
  private:
   void poll_completions();
@@ -96,10 +96,10 @@ class SendLink final : public Half {
   struct Sent {
     uint64_t number = 0;
     uint32_t bytes = 0;
-    QueuePair* pair = nullptr;              // that it was given to
+    QueuePair* pair = nullptr;              // the one it was given to
     const void* payload = nullptr;          // null: it is in the slot
-    std::shared_ptr<const Pinned> exposed;  // while the payload may be read where it lies
-    bool is_required = false;               // its place: the slot does not do
+    std::shared_ptr<const Pinned> exposed;  // while the payload may be read in place
+    bool is_required = false;               // it must go to the required place, not to a slot
   };
 
   SendLink(Hub& hub, const Dialer::Call& call, const Contact& contact, const tuttiLinkConfig& config)
@@ -120,28 +120,28 @@ class SendLink final : public Half {
 
   Dialer dialer_;
   uint64_t number_ = 0;
-  uint64_t slots_at_ = 0;  // at the receiver's
+  uint64_t slots_at_ = 0;  // address at the receiver
   uint32_t writes_per_message_ = 0;
   uint32_t most_bytes_at_once_ = UINT32_MAX;
   uint64_t published_ = 0, released_ = 0;
   std::vector<Sent> sent_;  // by slot
-  uint32_t exposed_ = 0;    // how many of them are read where they lie
+  uint32_t exposed_ = 0;    // how many of them are exposed
   Wish wish_{.released = 0, .number = Wish::kNone};
-  bool is_required_ = false;  // the place of the next message, as acquire was told
+  bool is_required_ = false;  // the next message needs a required place, as acquire was told
 };
 
-// Messages of several queues overtake each other, and headers build on those before them: what has arrived, put in
-// order.
+// Puts what has arrived in order: messages of several queues overtake each other, and headers build on those before
+// them.
 class ReorderBuffer {
  public:
   explicit ReorderBuffer(uint32_t slots) : slots_(slots), arrivals_(slots) {}
-  bool add(const Announcement& announcement, uint32_t bytes);  // false: for a slot that is not free
-  // The next header, completed; null as long as its message has not arrived.
+  bool add(const Announcement& announcement, uint32_t bytes);  // false: its slot is not free
+  // The next message's header, completed; null until the message has arrived.
   const SlotHeader* next(const LinkMemory& memory);
   bool is_there() const { return next_ > released_; }
   void release() { arrivals_[released_++ % slots_].is_there = false; }
   uint64_t released() const { return released_; }
-  uint64_t arrived() const;  // of the messages from `released` on, a bit each
+  uint64_t arrived() const;  // one bit per message, from `released` on
   void forget() { next_ = released_; }
 
  private:
@@ -153,7 +153,7 @@ class ReorderBuffer {
   uint32_t slots_;
   std::vector<Arrival> arrivals_;  // by slot
   uint64_t released_ = 0, next_ = 0;
-  SlotHeader last_{};  // the one before `next_`
+  SlotHeader last_{};  // the header before `next_`
 };
 
 class RecvLink final : public Half {
@@ -162,7 +162,7 @@ class RecvLink final : public Half {
   static Result<std::unique_ptr<LinkHalf>> create(Hub& hub, SideConnection side, const tuttiLinkConfig& config,
                                                   const Offer& offer);
   ~RecvLink() override;
-  // For a message the other way: what has been released, which its receiver is told by that.
+  // For a message in the other direction: adds what has been released, to tell the peer.
   void pass_released(SlotHeader* header);
   Result<bool> poll() override;
   bool peek(tuttiMessage* message);
@@ -186,15 +186,15 @@ class RecvLink final : public Half {
 
   ReorderBuffer messages_;
   uint64_t sender_ = 0;     // the number of the link at the other end
-  uint64_t wishes_at_ = 0;  // at the sender's
+  uint64_t wishes_at_ = 0;  // of the ring at the sender
   QueuePair* wish_pair_ = nullptr;
-  uint64_t told_ = 0;  // wishes so far
+  uint64_t told_ = 0;  // number of wishes told
   uint64_t released_told_ = 0;
   uint32_t idle_polls_ = 0;
-  Wish wish_{.released = 0, .number = Wish::kNone};  // the last one
-  std::shared_ptr<const Pinned> wished_;             // what it may be written to
+  Wish wish_{.released = 0, .number = Wish::kNone};  // the last wish
+  std::shared_ptr<const Pinned> wished_;             // the memory that the wished message may be written to
   bool is_required_ = false;
-  uint32_t in_vain_ = 0;  // wishes, one after the other
+  uint32_t in_vain_ = 0;  // number of consecutive wishes in vain
 };
 
 }  // namespace tutti::verbs

@@ -4,16 +4,16 @@
 //                    <---  Answer  the receiver's, and where the slots are
 //           kReady   --->          the sender's are connected, too
 //
-// All three go through the authenticated connection that stays open beside the link and tells of death. Without the
-// third there is no link: what the receiver writes to queue pairs that are not connected is lost, and its device writes
-// it again only when TUTTI_IB_TIMEOUT is over; and a sender that cannot connect them goes to another transport. From
+// All three go through the authenticated connection that stays open beside the link and tells of the peer's death.
+// Without the third there is no link: what the receiver writes to queue pairs that are not connected is lost, and its
+// device resends it only after TUTTI_IB_TIMEOUT; and a sender that cannot connect them uses another transport. From
 // then on:
 //
 //   header and payload, written into a slot, with an Announcement  --->
 //                                     <---  a Wish, written: what was released, and where the next message should go
 //
-// A header that says nothing that the one before it and the announcement do not say as well stays here: a message whose
-// payload fills its packets would need one more for it.
+// A header that follows from the one before it and the announcement is not sent: a message whose payload fills its
+// packets would need one more packet for it.
 //
 // And if a queue pair fails while others are left (failover.cpp):
 //
@@ -31,24 +31,24 @@ struct SlotHeader {
   tuttiTag tag;
   uint64_t number;
   uint32_t bytes;
-  uint32_t is_placed;  // set by the receiver: the payload is where it was wished
-  // What the link the other way has released: spares it a write of its own.
+  uint32_t is_placed;  // set by the receiver: the payload is at the wished place
+  // What the link in the other direction has released: saves that a write of its own.
   uint64_t sender;  // that link's number; 0: none
   uint64_t released;
 };
 static_assert(sizeof(SlotHeader) == 64);
 
-// The immediate value of a message's last write. What it says besides the number is of use without a header.
+// The immediate value of a message's last write. All but the number helps to do without a header.
 struct Announcement {
   uint32_t number : 14;    // of the message, its low bits
-  uint32_t is_placed : 1;  // the payload is where it was wished
-  uint32_t is_bare : 1;    // the header is the one before, but for the number, the bytes and these:
-  uint32_t steps : 8;      // so much more is the tag's first word, which counts operations
-  uint32_t releases : 8;   // so much more is released
+  uint32_t is_placed : 1;  // the payload is at the wished place
+  uint32_t is_bare : 1;    // no header: it is the one before, except for the number, the bytes and:
+  uint32_t steps : 8;      // increase of the tag's first word, which counts operations
+  uint32_t releases : 8;   // increase of `released`
 
   static constexpr uint32_t kNumbers = 1 << 14, kMost = 255;
 
-  // Spares the header if it can be had from the one before.
+  // Omits the header if it follows from the one before.
   void spare(const SlotHeader& header, const SlotHeader& before) {
     const uint64_t more = header.tag.word[0] - before.tag.word[0], released = header.released - before.released;
     is_bare = more <= kMost && released <= kMost && header.sender == before.sender &&
@@ -56,7 +56,7 @@ struct Announcement {
     steps = static_cast<uint8_t>(more);
     releases = static_cast<uint8_t>(released);
   }
-  // The header that was spared.
+  // The header that was omitted.
   SlotHeader header_after(const SlotHeader& before, uint64_t whole_number, uint32_t bytes) const {
     SlotHeader header = before;
     header.number = whole_number;
@@ -73,7 +73,7 @@ inline uint32_t low_bits(uint64_t number) {
 
 struct Wish {
   uint64_t released;
-  uint64_t number;  // of the message that may go to `at`, if it has so many bytes; kNone: none
+  uint64_t number;  // of the message that may go to `at`, if it has `bytes`; kNone: none
   uint64_t at;
   uint32_t bytes;
   uint32_t keys[kMaxPorts];  // by the receiver's port
@@ -105,30 +105,30 @@ struct Answer {
 
 inline constexpr char kReady = 'R';
 
-// Through the connection beside the link.
+// Sent through the connection beside the link.
 struct Notice {
   enum What : uint32_t { kReleased, kClosed, kMade };
-  What what;          // kReleased: no more than what was released; the others: with this end of a queue pair
-  uint32_t queue;     // kClosed is also the answer of a receiver that cannot make a new one
+  What what;          // kReleased: only `released` counts; the others: about this end of a queue pair
+  uint32_t queue;     // its index; kClosed is also the answer of a receiver that cannot make a new one
   uint64_t released;  // by the receiver
-  uint64_t arrived;   // at the receiver: of the messages from `released` on, a bit each
+  uint64_t arrived;   // at the receiver: one bit per message, from `released` on
   QueueAddress made;
   char why[212];
 };
 static_assert(sizeof(Notice) == 256);
 
-// A message with its header has all that is its sender's, and a stride of it.
+// The distance between slots: each holds a header and a payload.
 inline size_t stride_of(const tuttiLinkConfig& config) {
   return sizeof(SlotHeader) + config.slot_bytes;
 }
-// No more wishes are ever unseen: each slot's release, the wishes for the messages in between, and what is told again
-// when a queue pair has failed.
+// The most wishes that can be unseen: each slot's release, the wishes for the messages in between, and what is repeated
+// after a queue pair has failed.
 inline uint32_t wishes_of(const tuttiLinkConfig& config) {
   return 2 * config.slots + 2 + static_cast<uint32_t>(kMaxQueues);
 }
 
-// The memory of a link, laid out alike at both ends: slots, and a ring of wishes after them. Each end writes from its
-// own into the same place of the other's.
+// The memory of a link, laid out alike at both ends: slots, then a ring of wishes. Each end writes from its own memory
+// into the same place of the other's.
 class LinkMemory : public Pinned {
  public:
   LinkMemory() = default;

@@ -8,9 +8,9 @@
 namespace tutti::verbs {
 namespace {
 
-// From one attempt to mend a queue pair to the next. The pauses grow until one has lasted: what is proved by a few
-// bytes may still stall what it is given until all retries are over, and where the other port is not found any more,
-// the kernel looks for it for a second, in which this rank does nothing else.
+// Between attempts to mend a queue pair. The pauses grow until a pair has lasted: one proved by a few bytes may still
+// stall what it is given until all retries are over, and if the other port cannot be found any more, the kernel looks
+// for it for a second, which blocks this rank.
 constexpr int64_t kFirstPauseNs = 500'000'000, kLongestPauseNs = 60'000'000'000;
 
 }  // namespace

@@ -21,7 +21,7 @@
 #include "base/socket.h"
 #include "base/sort.h"
 
-// Since rdma-core 34: null where the one that runs is older.
+// Since rdma-core 34: null if the installed one is older.
 extern "C" __attribute__((weak)) ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t bytes,
                                                            uint64_t address, int fd, int access);
 
@@ -80,8 +80,8 @@ bool is_routed(const GidBytes& mine, const GidBytes& peer) {
   return from && from->same_place(to_address(mine));
 }
 
-// Routed ones first, then those of one network: of two ports in it the kernel sends from one only. What is valid on one
-// wire only comes last. InfiniBand goes by LID within a subnet, whose prefix is the first half of the GID.
+// Routed paths first, then those within one network: there the kernel sends from one of two ports only. Addresses that
+// are valid on one wire only come last. InfiniBand goes by LID within a subnet, whose prefix is the GID's first half.
 int score(const PortAddress& mine, size_t my_gid, const GidBytes& peer) {
   constexpr int kSubnetBits = 64, kRouted = 1000;
   const GidBytes& gid = mine.gids[my_gid];
@@ -108,7 +108,7 @@ Error cannot_register(const Port& port, size_t bytes, int sys_errno) {
 }  // namespace
 
 Result<Ports> Port::open_all() {
-  // Registered memory is to stay where it is when the process forks; newer kernels see to that themselves.
+  // Registered memory must stay in place when the process forks; newer kernels ensure that themselves.
   ibv_fork_init();
   int n_devices = 0;
   ibv_device** devices = ibv_get_device_list(&n_devices);
@@ -135,7 +135,7 @@ Result<Ports> Port::open_all() {
                       refused.empty() ? "there is no device" : refused.c_str())};
 }
 
-// Null when the device has no such port. One that cannot be used has its trouble set.
+// Null if the device has no such port. A port that cannot be used has its trouble set.
 Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
   ibv_context* context = ibv_open_device(device);
   if (context == nullptr) return system_error(format("opening %s", ibv_get_device_name(device)), errno);
@@ -171,7 +171,7 @@ Result<void> Port::set_up() {
   return {};
 }
 
-// RoCE v2 on Ethernet, for it can be routed; TUTTI_IB_GID_INDEX leaves one. IPv4 before IPv6 before link-local.
+// RoCE v2 on Ethernet, as it can be routed; TUTTI_IB_GID_INDEX leaves one. IPv4 before IPv6 before link-local.
 Result<void> Port::find_gids() {
   TUTTI_TRY_ASSIGN(const int64_t only, env_int(Env::kIbGidIndex));
   std::vector<ibv_gid_entry> table(256);
@@ -218,8 +218,7 @@ std::string Port::down_because() const {
   return attributes.state == IBV_PORT_ACTIVE ? "" : ibv_port_state_str(attributes.state);
 }
 
-// Not every device ends what was posted with an error when its port goes down (Soft-RoCE goes on trying at times), so
-// this does.
+// Not every device fails what was posted when its port goes down (Soft-RoCE sometimes keeps trying), so this does.
 std::optional<std::string> Port::trouble(double patience_seconds) {
   ibv_async_event event{};
   while (ibv_get_async_event(context_.get(), &event) == 0) {
@@ -293,7 +292,7 @@ Result<Pinned> Pinned::around(const Ports& ports, void* memory, size_t bytes) {
   return made(ports, memory, bytes, [&](ibv_pd* domain) { return ibv_reg_mr(domain, memory, bytes, kAccess); });
 }
 
-// Peers write to the addresses that the device's owner knows.
+// Registered at `memory`, so peers write to the addresses that its owner knows.
 Result<Pinned> Pinned::of_device(const Ports& ports, void* memory, size_t bytes, int dmabuf, uint64_t offset) {
   if (ibv_reg_dmabuf_mr == nullptr)
     return Error{Code::kSystemError, "libibverbs has no ibv_reg_dmabuf_mr: it needs rdma-core 34 or later"};

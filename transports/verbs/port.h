@@ -1,9 +1,9 @@
 // verbs: links over RDMA, by reliable connections of libibverbs (InfiniBand, RoCE). A message and the header before it
-// are written into the receiver's slot; the same write tells the receiver that they are there. The receiver writes back
-// what it has released, and where it would like the next message to be. One thread per endpoint; nothing blocks but the
-// end of a link, which waits until what was sent has arrived.
+// are written into the receiver's slot; the same write notifies the receiver. The receiver writes back what it has
+// released, and where it would like the next message to be. One thread per endpoint; nothing blocks except the end of a
+// link, which waits until everything sent has arrived.
 //
-// This header: the ports of this machine's devices, and memory that they know. Ports outlive all that is made with
+// This header: the ports of this machine's devices, and memory registered with them. Ports outlive everything made with
 // them.
 #pragma once
 
@@ -35,14 +35,14 @@ struct Destroy {
 
 using GidBytes = std::array<uint8_t, 16>;
 
-// What of a port others have to know.
+// What others must know about a port.
 struct PortAddress {
   uint8_t is_ethernet = 0;
   uint8_t mtu = 0;  // an ibv_mtu
   uint16_t lid = 0;
   uint32_t n_gids = 0;
   std::array<GidBytes, kMaxGids> gids{};
-  std::array<uint8_t, kMaxGids> network_bits{};  // so many of a GID are its network's; 0: that is not known
+  std::array<uint8_t, kMaxGids> network_bits{};  // length of a GID's network prefix; 0: unknown
 };
 
 class Port {
@@ -53,16 +53,16 @@ class Port {
   const std::string& name() const { return name_; }  // "mlx5_0:1"
   ibv_context* context() const { return context_.get(); }
   ibv_pd* domain() const { return domain_.get(); }
-  // What the completions of all links wake: so whoever sleeps on one may be woken by another.
+  // The completions of all links wake it, so a rank that sleeps for one link may be woken by another.
   ibv_comp_channel* channel() const { return channel_.get(); }
   uint8_t number() const { return number_; }
   uint32_t max_message_bytes() const { return max_message_bytes_; }
   uint64_t bytes_per_second() const;
   const PortAddress& address() const { return address_; }
-  // The place of the address's i-th GID in the device's table.
+  // The index of the address's i-th GID in the device's table.
   uint8_t gid_index(size_t i) const { return gid_indices_[i]; }
   std::string down_because() const;  // "" if the port is active
-  // What has happened to the device or the port, if that ends its links. A port may be down for so long before.
+  // Why the device or the port ends its links, if it does. A port may first be down for `patience_seconds`.
   std::optional<std::string> trouble(double patience_seconds);
 
  private:
@@ -80,38 +80,38 @@ class Port {
   uint32_t active_speed_ = 0, active_width_ = 0;
   PortAddress address_;
   std::array<uint8_t, kMaxGids> gid_indices_{};
-  std::optional<std::string> trouble_;  // for good
+  std::optional<std::string> trouble_;  // permanent
   std::optional<int64_t> down_since_ns_;
 };
 
 using Ports = std::vector<std::unique_ptr<Port>>;
 
-// How a port of this machine reaches one of a peer's: with which of the GIDs of either. The higher the score the
-// better; 0: it does not.
+// How a port of this machine reaches one of a peer's: by which GID of each. The higher the score the better; 0: it does
+// not reach it.
 struct Path {
   int score = 0;
   size_t my_gid = 0, peer_gid = 0;
 
-  static constexpr int kSure = 500;  // from there on they are in one network, or the kernel knows a way
+  static constexpr int kSure = 500;  // from here on they are in one network, or the kernel has a route
 };
 Path find_path(const PortAddress& mine, const PortAddress& peer);
 
-// Each port takes the path that reaches the peer best, and each of the peer's ports is used once before one is twice.
-// Of paths that look alike the one between ports of the same place in the order is likely to be one wire. Where some
-// are sure the others are left out: a link whose queue pairs lead nowhere stalls, or does not come about.
+// Each port takes its best path to the peer, and each of the peer's ports is used once before any is used twice. Among
+// equal paths, one between ports of the same index is likely to be one wire. If some are sure, the others are left out:
+// a link whose queue pairs lead nowhere stalls, or is never established.
 struct Pairing {
   size_t mine, theirs;
   Path path;
 };
 std::vector<Pairing> pair_ports(const std::vector<PortAddress>& mine, const std::vector<PortAddress>& theirs);
 
-// Memory that some ports can read, and peers write to.
+// Memory that the given ports can read, and peers write to.
 class Pinned {
  public:
   static Result<Pinned> allocate(const Ports& ports, size_t bytes);
-  // Memory of somebody else's.
+  // Memory that the caller owns.
   static Result<Pinned> around(const Ports& ports, void* memory, size_t bytes);
-  // Memory of a device, behind a dmabuf, which is not needed any longer afterwards.
+  // A device's memory, behind a dmabuf, which is not needed afterwards.
   static Result<Pinned> of_device(const Ports& ports, void* memory, size_t bytes, int dmabuf, uint64_t offset);
 
   char* data() const { return static_cast<char*>(memory_); }
@@ -124,7 +124,7 @@ class Pinned {
     void operator()(void* memory) const { munmap(memory, bytes); }
   };
   void* memory_ = nullptr;
-  std::unique_ptr<void, Unmap> owned_;                     // null: it is somebody else's
+  std::unique_ptr<void, Unmap> owned_;                     // null: the caller owns the memory
   std::vector<std::unique_ptr<ibv_mr, Destroy>> regions_;  // by port
 
   template <class Register>

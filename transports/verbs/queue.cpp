@@ -14,8 +14,8 @@ namespace tutti::verbs {
 namespace {
 
 constexpr uint32_t kInlineBytes = 256;
-// A receiver that has not posted its receives in time is asked again after 0.64 ms, as often as it takes: it lives, or
-// its connection would end.
+// A receiver that has not posted its receives in time is retried after 0.64 ms, without limit: it is alive, or its
+// connection would end.
 constexpr uint8_t kNotReadyTimer = 12, kNotReadyRetries = 7;
 
 Result<void> change(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const Port& port, const char* what) {
@@ -34,7 +34,7 @@ Result<Queue> Queue::create(const Route& route, ibv_cq* completions, uint32_t se
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = completions;
   init.qp_type = IBV_QPT_RC;
-  for (const uint32_t inline_bytes : {kInlineBytes, 0u}) {  // there are devices that take nothing inline
+  for (const uint32_t inline_bytes : {kInlineBytes, 0u}) {  // some devices take nothing inline
     init.cap = {sends + 1, receives, 2, 1, inline_bytes};
     if (queue.pair_ == nullptr) queue.pair_.reset(ibv_create_qp(port.domain(), &init));
   }
@@ -124,7 +124,7 @@ bool Queue::stop() {
   return ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE) == 0;
 }
 
-// Half of them are enough for all that may be under way.
+// Half of the receives are enough for all that may be in flight.
 bool Queue::received() {
   return ++owed_ < receives_ / 4 || receive(std::exchange(owed_, 0));
 }

@@ -5,10 +5,10 @@
 namespace tutti::verbs {
 namespace {
 
-// A wish that comes too late costs a write and helps nobody, so after some in vain only every so often one is tried.
+// A wish that arrives too late costs a write for nothing, so after some in vain one is tried only now and then.
 constexpr uint32_t kWishesInVain = 4;
 constexpr uint64_t kMessagesPerTrial = 16;
-// Fewer releases than are worth a write are told when the next message does not come soon.
+// After so many polls without a message, even too few releases to be worth a write are told.
 constexpr uint32_t kIdlePolls = 64;
 
 }  // namespace
@@ -121,7 +121,7 @@ Result<bool> RecvLink::poll() {
     look_sometimes();
     if (++idle_polls_ >= kIdlePolls) tell_releases();
   }
-  // What arrived before a failure is still to be read.
+  // Messages that arrived before a failure must still be read.
   if (messages_.is_there()) return true;
   if (side_.closed) return gone();
   if (failure_) return *failure_;
@@ -144,7 +144,7 @@ bool RecvLink::peek(tuttiMessage* message) {
     return false;
   }
   if (wish_.number == messages_.released()) in_vain_ = as_wished ? 0 : in_vain_ + (wished_ != nullptr ? 1 : 0);
-  if (!as_wished && wish_.number == messages_.released()) wished_ = nullptr;  // once: it counts once
+  if (!as_wished && wish_.number == messages_.released()) wished_ = nullptr;  // so that it counts once
   *message = {reinterpret_cast<char*>(&h) + sizeof h, h.bytes, h.tag};
   if (as_wished) message->data = reinterpret_cast<const void*>(wish_.at);
   if (is_misfit) message->data = nullptr;
@@ -156,11 +156,11 @@ void RecvLink::release() {
   idle_polls_ = 0;
   wished_ = nullptr;
   is_required_ = false;
-  // In a stream, so that the sender goes on while the rest is read. Else a reply may be about to leave, which it would
-  // hold up; but two slots have to stay free, whatever comes.
+  // Told in a stream, so that the sender goes on while the rest is read. Otherwise a reply may be about to leave, which
+  // the write would delay; but two slots must stay free in any case.
   const uint64_t untold = messages_.released() - released_told_;
   if (untold + 1 >= config_.slots || (messages_.is_there() && untold >= enough_to_tell())) tell_releases();
-  look_sometimes();  // who always has a message never polls
+  look_sometimes();  // a rank that always finds a message never polls
 }
 
 void RecvLink::tell_releases() {
@@ -169,12 +169,12 @@ void RecvLink::tell_releases() {
 }
 
 void RecvLink::tell(const Wish& wish) {
-  // First of all, for it may close that very queue pair.
+  // First, because this may close that very queue pair.
   if (!failure_ && pairs_.size() > 0 && !wish_pair_->queue.has_room(1)) take_completions();
   if (failure_ || side_.closed || pairs_.size() == 0) return;
   released_told_ = wish.released;
   if (pairs_.unsettled() > 0) return send_notice(Notice::kReleased, pairs_[0]);
-  // The same as long as it goes: an old wish must not come where a new one is already.
+  // Always the same queue pair while it works: an old wish must not arrive after a newer one.
   if (!wish_pair_->is_usable()) wish_pair_ = &pairs_.least_busy();
   Queue& queue = wish_pair_->queue;
   const uint32_t place = static_cast<uint32_t>(told_ % wishes_of(config_));
@@ -192,7 +192,7 @@ void RecvLink::tell(const Wish& wish) {
   if (!queue.write(write)) pairs_.drop(*wish_pair_, "a write cannot be posted");
 }
 
-// The first place that a message is wished at counts.
+// Only the first wish for a message counts.
 bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   if (ahead > 0) return false;
   if (wish_.number == messages_.released() || messages_.is_there() || failure_) return true;
@@ -210,7 +210,7 @@ bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   return true;
 }
 
-// Nothing is written there any more once the queue pairs are gone.
+// Once the queue pairs are gone, nothing is written to the wished place any more.
 void RecvLink::revoke() {
   if (!wished_) return;
   fail("its operation has failed");

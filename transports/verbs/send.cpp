@@ -11,10 +11,10 @@
 namespace tutti::verbs {
 namespace {
 
-// More than all retries take; a peer that does not look at its link may hold up the closing of a queue pair.
+// Longer than all retries take; a peer that does not look at its link may delay the closing of a queue pair.
 constexpr double kLongestDrainSeconds = 60;
 
-// As they are now: what is down reaches nobody, unless all are.
+// The ports' addresses; a port that is down has none, unless all are down.
 std::vector<PortAddress> addresses_of(const Ports& ports) {
   const auto is_up = [](const std::unique_ptr<Port>& port) { return port->down_because().empty(); };
   const bool some_up = std::any_of(ports.begin(), ports.end(), is_up);
@@ -43,7 +43,7 @@ Result<void> SendLink::make_queues(const std::vector<PortAddress>& peer_ports) {
       pairs_.open(hub_.ports, hub_.queues_per_port, 3 * config_.slots * writes_per_message_, 2 * wishes_of(config_)));
   TUTTI_TRY_ASSIGN(memory_, LinkMemory::allocate(hub_.ports, config_));
   const std::vector<Pairing> pairings = pair_ports(addresses_of(hub_.ports), peer_ports);
-  for (uint32_t q = 0; q < hub_.queues_per_port; q++) {  // first of all one on each port
+  for (uint32_t q = 0; q < hub_.queues_per_port; q++) {  // first one on each port
     for (const auto& [mine, theirs, path] : pairings) {
       if (pairs_.size() == kMaxQueues) break;
       const Route route{hub_.ports[mine].get(), mine, path.my_gid, theirs, path.peer_gid, peer_ports[theirs]};
@@ -60,7 +60,7 @@ Result<void> SendLink::make_queues(const std::vector<PortAddress>& peer_ports) {
              config_.peer)};
 }
 
-// The others learn that the link has ended when its connection closes, so all has to have arrived by then.
+// The peer learns of the link's end when the connection beside it closes, so everything must have arrived by then.
 SendLink::~SendLink() {
   const auto is_under_way = [](const QueuePair& pair) {
     return pair.queue.is_open() && pair.is_proved && pair.queue.under_way() > 0;
@@ -105,7 +105,7 @@ Result<bool> SendLink::advance_connect() {
                                        static_cast<uint32_t>(route.peer_gid)};
     }
     for (size_t p = 0; p < hub_.ports.size(); p++) offer.ports[p] = hub_.ports[p]->address();
-    // On a fresh connection there is always room for it.
+    // A fresh connection always has room for it.
     if (!side_.say(offer)) return system_error(format("offering a verbs link to rank %d", config_.peer), errno);
   }
   TUTTI_TRY_ASSIGN(ready_, take_answer());
@@ -129,7 +129,7 @@ Result<bool> SendLink::take_answer() {
   return true;
 }
 
-// A wish that is in the ring now.
+// A wish has arrived in the ring.
 void SendLink::on_arrival(uint32_t place, uint32_t) {
   if (place >= wishes_of(config_)) return fail("it sent an invalid request");
   const Wish wish = memory_.wishes()[place];
@@ -142,7 +142,7 @@ void SendLink::on_released(uint64_t released) {
   released_ = std::max(released_, released);
 }
 
-// A slot whose message is read where it lies has to know it until it is read.
+// A slot whose message is exposed must keep track of it until it has been read.
 bool SendLink::has_slot() {
   return ready_ && !failure_ && published_ - released_ < config_.slots && !sent_[published_ % config_.slots].exposed &&
          pairs_.least_busy().queue.has_room((1 + config_.slots) * writes_per_message_);
@@ -170,20 +170,20 @@ int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
     back->second->pass_released(&header);
   Announcement announcement{.number = low_bits(published_)};
   announcement.is_placed = wish_.number == published_ && wish_.bytes == bytes && bytes > 0;
-  // How many bytes there are is seen only of what comes in one write.
+  // The receiver sees the number of bytes only of messages that come in one write.
   if (published_ > 0 && bytes <= most_bytes_at_once_) announcement.spare(header, memory_.header(published_ - 1));
-  const bool is_misfit = is_required && announcement.is_placed == 0;  // only its header goes
+  const bool is_misfit = is_required && announcement.is_placed == 0;  // only its header is sent
   if (is_misfit) announcement.is_bare = 0;
   if (exposed) exposed_++;
   Sent& message = sent_[published_ % config_.slots];
   message = {published_, is_misfit ? 0 : bytes, nullptr, data, std::move(exposed), is_required && !is_misfit};
   published_++;
   set_place(message, announcement);
-  look_sometimes();  // who always has a slot never polls
+  look_sometimes();  // a rank that always finds a slot never polls
   return 1;
 }
 
-// Also what waits for a queue pair to be closed at both ends, because this end then has to send it again.
+// Includes messages that wait for a queue pair to be closed at both ends, because this end must then resend them.
 uint32_t SendLink::unsent() {
   if ((exposed_ > 0 || pairs_.unsettled() > 0) && !failure_) take_completions();
   if (pairs_.unsettled() == 0 || failure_) return exposed_;
@@ -210,7 +210,7 @@ void SendLink::set_place(Sent& message, const Announcement& announcement) {
 }
 
 // Writes the bytes from `begin` to `end` of a message, its header and then its payload, in pieces that the port takes.
-// The last one may announce it.
+// The last one may announce the message.
 void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key,
                    const Announcement* announcement) {
   Queue& queue = message.pair->queue;
@@ -236,14 +236,14 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
     if (write.announced) write.immediate = std::bit_cast<uint32_t>(*announcement);
     write.slot = static_cast<uint32_t>(message.number % config_.slots);
     write.exposes = write.announced && is_exposed;
-    // With several queues, what is completed tells which of them is fast. Else it is to free the queue's room.
+    // With several queues, completions tell which of them is fast. Otherwise they only free the queue's room.
     const bool frees = pairs_.size() > 1 || message.number % std::max(1u, config_.slots / 2) == 0;
     write.signalled = write.announced && (write.exposes || frees);
     if (!queue.write(write)) return pairs_.drop(*message.pair, "a write cannot be posted");
   } while (at < end);
 }
 
-// What lies there is not read any more once its queue pairs are gone.
+// Exposed memory is not read any more once the queue pairs are gone.
 void SendLink::revoke() {
   if (unsent() == 0) return;
   fail("its operation has failed");
@@ -252,7 +252,7 @@ void SendLink::revoke() {
   exposed_ = 0;
 }
 
-// What was released may come with a message the other way, and is not said again then.
+// A release may arrive with a message in the other direction, and is then not repeated.
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!side_.socket) return !failure_ && wait_for(dialer_, wait);
   if (!ready_) {

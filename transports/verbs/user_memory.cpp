@@ -71,7 +71,7 @@ void UserMemory::forget_removed() {
   });
 }
 
-// What has not been used for the longest goes first.
+// Evicts the least recently used first.
 void UserMemory::make_room(uint64_t bytes) {
   last_ = nullptr;
   while (bytes_ + bytes > most_bytes_ && bytes <= most_bytes_ && bytes_ > 0) {

@@ -1,5 +1,5 @@
-// The user's registered memory, as far as the ports know it: registered with them when it is first used, and given up
-// when its registration ends or when too much is (TUTTI_IB_PIN_BYTES). Belongs to an endpoint and its thread.
+// The user's registered memory, as registered with the ports: from its first use until its registration ends or too
+// much is registered (TUTTI_IB_PIN_BYTES). Belongs to an endpoint and its thread.
 #pragma once
 
 #include <map>
@@ -14,10 +14,10 @@ class UserMemory {
  public:
   UserMemory(const tuttiEndpointConfig& config, const Ports& ports, uint64_t most_bytes)
       : config_(config), ports_(ports), most_bytes_(most_bytes) {}
-  // Who may move these bytes from or to where they lie; null if they are to be copied. Stays registered with the ports
-  // as long as somebody has it.
+  // What lets the ports move these bytes from or to where they are; null if they must be copied. Stays registered with
+  // the ports while anybody holds it.
   std::shared_ptr<const Pinned> find(const void* data, size_t bytes);
-  // The same now, or why they are to be copied.
+  // Success if find() gives that now, or why the bytes must be copied.
   Result<void> check(const void* data, size_t bytes);
 
  private:

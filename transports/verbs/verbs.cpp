@@ -13,7 +13,7 @@ namespace verbs {
 class VerbsEndpoint : public DiallingEndpoint {
  public:
   static Result<std::unique_ptr<VerbsEndpoint>> open(const tuttiEndpointConfig& config) {
-    // A plugin has a log of its own. Who opens an endpoint has checked the environment and warned of what is odd.
+    // A plugin has a log of its own. The caller has already checked the environment and warned of oddities.
     log_set_thread_rank(config.rank);
     TUTTI_TRY_ASSIGN(const int64_t most_bytes, env_int(Env::kIbPinBytes));
     TUTTI_TRY_ASSIGN(const int64_t queues, env_int(Env::kIbQueues));
@@ -53,7 +53,7 @@ class VerbsEndpoint : public DiallingEndpoint {
 
   Result<void> registers(const void* data, uint64_t bytes) { return hub_.user_memory.check(data, bytes); }
 
-  // What lies between costs a switch or two; the kernel knows nothing of it.
+  // The latency assumes a switch or two in between; the kernel knows nothing of them.
   Speed speed() const {
     uint64_t bytes_per_second = 0;
     for (const auto& port : hub_.ports) bytes_per_second += port->bytes_per_second();
@@ -83,7 +83,7 @@ class VerbsEndpoint : public DiallingEndpoint {
     }
   };
 
-  // Authenticated; its offer is on its way, or that it is ready.
+  // Authenticated; its offer or its kReady has not arrived.
   struct Incoming {
     Hello hello;
     SideConnection side;
@@ -94,7 +94,7 @@ class VerbsEndpoint : public DiallingEndpoint {
       : DiallingEndpoint(config, HelloKind::kVerbs, std::move(listener)),
         hub_{std::move(ports), UserMemory(config, hub_.ports, most_bytes), queues} {}
 
-  // Null while the offer has not come, or the sender is not ready.
+  // Null until the offer has arrived and the sender is ready.
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     if (!incoming.link) {
