@@ -55,7 +55,7 @@ class LinkHalf {
   virtual void revoke() {}
 };
 
-// Paces checks that need a system call: one after so many polls, and one after a sleep.
+// Paces checks that need a system call: one every kPollsPerLook polls, and one after a sleep.
 class LookOut {
  public:
   bool is_time() {

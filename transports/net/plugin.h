@@ -1,5 +1,5 @@
 // A network plugin in the layout that NCCL loads, version 8, 9, 10 or 11: a table of functions that send and receive
-// registered memory between two processes. From any thread, but for one connection from one thread at a time.
+// registered memory between two processes. Usable from any thread; each connection from one thread at a time.
 #pragma once
 
 #include <array>
@@ -19,8 +19,7 @@ class Plugin {
   // A listener's address, for the peer; while connecting, the plugin keeps its own notes there.
   using Handle = std::array<char, 256>;
 
-  // Loads and sets up the newest table of a shared object; null if it has none. An error says what the plugin cannot do
-  // here.
+  // Loads and sets up an object's newest table; null if it has none. An error says what the plugin cannot do here.
   static Result<std::unique_ptr<Plugin>> load(void* object);
 
   const char* name() const { return table_->name; }

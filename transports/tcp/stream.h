@@ -35,7 +35,7 @@ uint64_t unacknowledged_bytes(int fd);
 
 // The kernel buffers megabytes for a sender, so a slow connection would soon hold more than a fast one.
 void keep_queue_short(int fd);
-// Sets up a new connection: an idle peer is probed now and then; within a host there is no congestion, so Reno does.
+// Sets up a new connection: an idle peer is probed now and then; within a host there is no congestion: Reno is used.
 void prepare(int fd, int64_t timeout_seconds);
 
 // The kernel delays acknowledgements where it expects to piggyback them on an answer, as during the handshake.
@@ -178,7 +178,7 @@ struct RecvStream {
   bool can_receive() const { return !frame || frame->unwanted || frame->to != nullptr; }
 
   SharedFd fd;                // until it is lost
-  std::deque<SharedFd> next;  // replacements, one after another, once all that it brought has been read
+  std::deque<SharedFd> next;  // replacements, each used once all of the one before has been read
   Stage stage = {};
   std::optional<RecvFrame> frame = {};
   Silence silence = {};

@@ -36,7 +36,7 @@ class TcpEndpoint : public Door {
                                                   std::move(ring), pairs()));
   }
 
-  // A common network's latency and this host's fastest interface: the kernel does not know what lies between.
+  // A common network's latency and this host's fastest interface: the kernel does not know what is in between.
   Speed speed() const { return {30'000, bytes_per_second_}; }
 
  private:

@@ -77,7 +77,7 @@ Result<void> RecvLink::rejoin(size_t index, SharedFd connection) {
 }
 
 // The sender will not resend what this kernel has acknowledged, so all of it is read before the given-up connection is
-// closed. A frame that is incomplete by then arrives on others.
+// closed. A frame that is incomplete by then arrives on another.
 void RecvLink::change(RecvStream& stream) {
   int unread = 0;
   if (stream.fd && ioctl(stream.fd.get(), FIONREAD, &unread) == 0 && unread > 0) return;

@@ -216,7 +216,7 @@ bool SendLink::wait_begin(tuttiWait* wait) {
 // pieces.
 
 // What was handed over and is not counted as unsent must arrive. After the end of this link the kernel ensures that,
-// unless a network breaks, and if one does, it shows within this time.
+// unless a network breaks; if one does, it shows within kPartingSeconds.
 SendLink::~SendLink() {
   pairs_.leave(this, config_);
   const Deadline deadline = Deadline::after_seconds(kPartingSeconds);

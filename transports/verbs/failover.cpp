@@ -33,7 +33,7 @@ constexpr double kLongestFlushSeconds = 0.1;
 
 void Half::close_dropped() {
   if (!pairs_.take_drops()) return;
-  read_socket();  // a peer that has gone is a better reason than the queue pairs that fail for it
+  read_socket();  // a peer that has gone is a better reason than the queue pair failures it causes
   for (QueuePair& pair : pairs_)
     if (pair.queue.is_open() && !pair.is_usable() && !failure_ && !side_.closed) close(pair);
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kLookNs = 1'000'000;
 // A cable that is plugged in again is back sooner. With another port to go to, waiting is worth less.
 constexpr double kLongestDownSeconds = 10, kLongDownSeconds = 2;
-// How long a port may take to say that it is down after that has ended its queue pairs.
+// How long a port that goes down may take to report that, after its queue pairs have ended.
 constexpr double kGoingDownSeconds = 0.05;
 
 std::string reason(const ibv_wc& completion, const Port& port) {

@@ -186,7 +186,7 @@ class RecvLink final : public Half {
 
   ReorderBuffer messages_;
   uint64_t sender_ = 0;     // the number of the link at the other end
-  uint64_t wishes_at_ = 0;  // of the ring at the sender
+  uint64_t wishes_at_ = 0;  // address of the ring at the sender
   QueuePair* wish_pair_ = nullptr;
   uint64_t told_ = 0;  // number of wishes told
   uint64_t released_told_ = 0;

@@ -32,13 +32,13 @@ struct SlotHeader {
   uint64_t number;
   uint32_t bytes;
   uint32_t is_placed;  // set by the receiver: the payload is at the wished place
-  // What the link in the other direction has released: saves that a write of its own.
+  // What the link in the other direction has released: saves that link a write of its own.
   uint64_t sender;  // that link's number; 0: none
   uint64_t released;
 };
 static_assert(sizeof(SlotHeader) == 64);
 
-// The immediate value of a message's last write. All but the number helps to do without a header.
+// The immediate value of a message's last write. is_bare, steps and releases let the sender omit the header.
 struct Announcement {
   uint32_t number : 14;    // of the message, its low bits
   uint32_t is_placed : 1;  // the payload is at the wished place

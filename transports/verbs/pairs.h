@@ -13,7 +13,7 @@
 
 namespace tutti::verbs {
 
-// A queue pair, and the one that is to replace it.
+// A queue pair, and its replacement.
 struct QueuePair {
   Queue queue;
   int64_t made_ns;

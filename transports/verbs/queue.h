@@ -59,7 +59,7 @@ class Queue {
   bool write_nothing(uint64_t to) { return write({.n_from = 0, .to = to, .key = peer_key_, .signalled = true}); }
   // A receive was consumed. False: no more can be posted.
   bool received();
-  // What a completion is of.
+  // What a completion belongs to.
   static bool is_receive(const ibv_wc& completion) { return completion.wr_id == 0; }
   static bool exposes(const ibv_wc& completion) { return (completion.wr_id & 1) != 0; }
   static uint32_t slot(const ibv_wc& completion) { return completion.wr_id >> 1 & 63; }

@@ -5,10 +5,10 @@
 namespace tutti::verbs {
 namespace {
 
-// A wish that arrives too late costs a write for nothing, so after some in vain one is tried only now and then.
+// A wish that arrives too late costs a write for nothing, so after a few in vain only an occasional one is tried.
 constexpr uint32_t kWishesInVain = 4;
 constexpr uint64_t kMessagesPerTrial = 16;
-// After so many polls without a message, even too few releases to be worth a write are told.
+// After this many polls without a message, even too few releases to be worth a write are told.
 constexpr uint32_t kIdlePolls = 64;
 
 }  // namespace
