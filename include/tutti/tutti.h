@@ -25,9 +25,10 @@
  * tuttiInvalidUsage. The parent is not affected: the child does not hold its connections.
  *
  * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has a sentence that says what happened and what
- * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, or tuttiInvalidUsage from a
- * mismatch between ranks, the communicator is broken: all further operations on it return the same error, and it can
- * only be shrunk (tuttiCommShrink) and destroyed. tuttiInvalidArgument leaves it usable: nothing was sent.
+ * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, tuttiUnhandledCudaError, or
+ * tuttiInvalidUsage from a mismatch between ranks, the communicator is broken: all further operations on it return the
+ * same error, and it can only be shrunk (tuttiCommShrink) and destroyed. tuttiInvalidArgument leaves it usable: nothing
+ * was sent.
  *
  * Streams. With stream NULL an operation runs on the caller's thread and returns when the result is in recvbuff and the
  * rank's own messages have been handed over. With a stream from tuttiStreamCreate it is queued and returns at once.

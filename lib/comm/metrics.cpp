@@ -114,7 +114,7 @@ std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, PeerWatch& wat
   if (others != nullptr) metrics->lateness_.emplace(recorder, watch, *others);
   auto thread = start_thread("the thread that writes metrics", [&me = *metrics] { me.serve(); });
   if (!thread) {
-    log(LogLevel::kWarn, "TUTTI_METRICS_FILE: nothing is written: %s", thread.error().message.c_str());
+    log(LogLevel::kWarn, "neither metrics nor late ranks are reported: %s", thread.error().message.c_str());
     metrics->path_.clear();
     return nullptr;
   }

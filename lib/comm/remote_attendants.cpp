@@ -36,11 +36,13 @@ void thin_out(Roll* roll, size_t most) {
     std::erase_if(*roll, [&](const auto& entry) { return entry.first % every != 0; });
 }
 
-// Appends what is later than the last one kept: other ranks may have asked for earlier operations.
+// Adds those that are not there. Other ranks ask, too, from operations on that are earlier or later.
 void keep(const std::vector<Attendance>& told, std::vector<Attendance>* kept) {
-  const uint64_t last = kept->empty() ? 0 : kept->back().sequence;
-  for (const Attendance& at : told)
-    if (at.sequence > last) kept->push_back(at);
+  for (const Attendance& at : told) {
+    const auto place = std::lower_bound(kept->begin(), kept->end(), at.sequence,
+                                        [](const Attendance& a, uint64_t sequence) { return a.sequence < sequence; });
+    if (place == kept->end() || place->sequence != at.sequence) kept->insert(place, at);
+  }
   if (kept->size() > TraceMemory::kOperations) kept->erase(kept->begin(), kept->end() - TraceMemory::kOperations);
 }
 
@@ -162,7 +164,9 @@ bool RemoteAttendants::hear_answer(int leader, ByteReader reader) {
   const int64_t now = now_ns();
   if (now - wanted_ns_ > kForgetNs) heard_.clear();
   const bool is_wanted = now - wanted_ns_ <= kForgetNs && leaders_.contains(leader);
-  std::vector<int> ranks(std::min(reader.get<uint64_t>(), static_cast<uint64_t>(gossip_.n_ranks)));
+  const auto n_ranks = reader.get<uint64_t>();
+  if (n_ranks > static_cast<uint64_t>(gossip_.n_ranks)) return false;
+  std::vector<int> ranks(n_ranks);
   for (int& rank : ranks) rank = reader.get<int32_t>();
   if (!reader.ok() || !std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return gossip_.is_rank(rank); }))
     return false;

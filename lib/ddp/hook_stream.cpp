@@ -22,8 +22,13 @@ Status HookStream::prepare() {
 
 void HookStream::launch_full(const Marks& marks) {
   const auto run = [](tuttiStream_t, tuttiResult_t, void* self) { static_cast<HookStream*>(self)->run_next(); };
-  for (; launched_ < buckets_.size() && marks.is_full(launched_); launched_++)
-    outcome_.note(library(tuttiStreamAddCallback(stream_, run, this)));
+  for (; launched_ < buckets_.size() && marks.is_full(launched_); launched_++) {
+    const Status queued = library(tuttiStreamAddCallback(stream_, run, this));
+    if (queued) continue;
+    outcome_.note(queued);
+    outcome_.note(library(tuttiStreamSynchronize(stream_)));
+    run_next();  // here, because the other ranks need this rank's part
+  }
 }
 
 void HookStream::run_next() {

@@ -227,8 +227,9 @@ bool Council::hear(int from, std::string_view bytes) {
     return true;
   }
   if (kind == kMissing) {
-    matter.missing = read_ranks(r, n_ranks_);
-    return matter.missing.has_value();
+    auto missing = read_ranks(r, n_ranks_);
+    if (missing && from >= matter.promised) matter.missing = std::move(missing);
+    return missing.has_value();
   }
   auto decision = Decision::from_bytes(r.get_string(), n_ranks_);
   if (!decision || (kind != kDecided && kind != kKnown)) return false;

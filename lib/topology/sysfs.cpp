@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/file.h"
+#include "base/sort.h"
 #include "topology/discover.h"
 
 namespace tutti {
@@ -78,7 +79,7 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
     parts.push_back({.kind = Kind::kCpu, .name = format("CPU %zu", cpu)});
     parts.back().cpus[cpu] = true;
   }
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+  sort_stably(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
     const size_t more = a.cpus.count(), less = b.cpus.count();
     return more > less || (more == less && a.kind == Kind::kCache && b.kind == Kind::kCache && a.name > b.name);
   });

@@ -229,6 +229,7 @@ tuttiComm_t comm_of(PyObject* group) {
 }
 
 PyObject* not_simple() {
+  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) return nullptr;  // KeyboardInterrupt
   PyErr_Clear();
   Py_RETURN_NONE;
 }

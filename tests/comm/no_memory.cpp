@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/ddp.h"
 #include "tutti/tutti.h"
 
 static std::atomic<bool> g_lacks{false};
@@ -219,6 +220,56 @@ static bool the_watcher_lacks_for_a_while() {
   return state != tuttiSuccess;
 }
 
+// A step of two gradients, each a bucket. The result of rank 0's Wait has to be that of rank 1's.
+static tuttiResult_t step(tuttiDdp_t ddp, float (&gradients)[2], int rank, long left) {
+  gradients[0] = static_cast<float>(1 + rank);
+  gradients[1] = static_cast<float>(5 + rank);
+  (void)tuttiDdpBegin(ddp);
+  t_left = left;
+  for (size_t i = 0; i < 2; i++) (void)tuttiDdpMarkReady(ddp, i);
+  t_left = -1;
+  return tuttiDdpWait(ddp);
+}
+
+// One allocation fails while gradients are marked: the step fails on both ranks, and the next one does not.
+static bool a_mark_lacks() {
+  tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+  config.firstBucketBytes = config.bucketCapBytes = 1;
+  config.rebuildBuckets = 0;
+  bool has_failed = false;
+  for (long left = 0; left < 8; left++) {
+    tuttiComm_t comms[2];
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+    bool are_good[2] = {};
+    const auto body = [&](int rank) {
+      float gradients[2];
+      tuttiDdpTensor_t tensors[2] = {};
+      for (size_t i = 0; i < 2; i++)
+        tensors[i] = {.name = nullptr,
+                      .data = nullptr,
+                      .grad = &gradients[i],
+                      .count = 1,
+                      .datatype = tuttiFloat,
+                      .gradDatatype = tuttiFloat,
+                      .ndim = 0,
+                      .shape = {},
+                      .device = TUTTI_DDP_HOST};
+      tuttiDdp_t ddp = nullptr;
+      if (tuttiDdpCreate(&ddp, comms[rank], tensors, 2, nullptr, 0, &config) != tuttiSuccess) return;
+      has_failed |= rank == 0 && step(ddp, gradients, rank, left) != tuttiSuccess;
+      if (rank == 1) (void)step(ddp, gradients, rank, -1);
+      are_good[rank] = step(ddp, gradients, rank, -1) == tuttiSuccess && gradients[0] == 1.5F && gradients[1] == 5.5F;
+      (void)tuttiDdpDestroy(ddp);
+    };
+    std::thread other([&] { body(1); });
+    body(0);
+    other.join();
+    for (tuttiComm_t comm : comms) (void)tuttiCommAbort(comm);
+    if (!are_good[0] || !are_good[1]) return false;
+  }
+  return has_failed;
+}
+
 int main() {
   alarm(60);
   mallopt(M_PERTURB, 0xa5);  // whoever uses what is freed shall see it
@@ -233,6 +284,7 @@ int main() {
   if (!one_allocation_lacks()) return 10;
   if (!the_watcher_lacks()) return 11;
   if (!the_watcher_lacks_for_a_while()) return 12;
+  if (!a_mark_lacks()) return 13;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};

@@ -225,6 +225,25 @@ TEST_CASE("the first rank of a host answers for all operations in one message, o
   CHECK_FALSE(another.hear(text)->passes_on);
 }
 
+TEST_CASE("answers to questions of other ranks are kept, too, in whatever order they come") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  tutti::Recorder recorder;
+  recorder.share(1, 2, 77);
+  tutti::Ending* const nobody = nullptr;
+  static_cast<void>(nobody);
+  tutti::RemoteAttendants mine(1, {{0}, {1}}, recorder);
+  uint64_t number = 0;
+  const auto answer = [&](uint64_t n_ranks, uint64_t from, uint64_t to) {
+    tutti::ByteWriter writer;
+    writer.put(uint8_t{7}).put(int32_t{0}).put(++number).put(n_ranks).put(int32_t{0});
+    for (uint64_t i = from; i <= to; i++) writer.put(i).put(uint32_t{3}).put(uint32_t{2}).put(uint32_t{1});
+    return writer.take();
+  };
+  CHECK(mine.hear(answer(1, 6, 8)).has_value());
+  CHECK(mine.hear(answer(1, 3, 7)).has_value());
+  CHECK_FALSE(mine.hear(answer(3, 9, 9)).has_value());  // so many ranks there are not
+}
+
 TEST_CASE("the first rank of a host tells of no operation that one of its ranks has not left yet") {
   const Folder folder("TUTTI_TRACE_DIR");
   tutti::Recorder recorders[2];

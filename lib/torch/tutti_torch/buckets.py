@@ -25,9 +25,9 @@ class RegisteredBuckets:
     """The state of the hook: the buckets of one model, by their index. DDP makes new ones after the first step."""
 
     def __init__(self, group: TuttiProcessGroup) -> None:
+        self._buckets: dict[int, _Registered] = {}
         self._group = group
         self._communicator: Communicator = group._communicator
-        self._buckets: dict[int, _Registered] = {}
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: averages the bucket, whose memory is registered at first use."""
