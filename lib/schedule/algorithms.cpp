@@ -14,7 +14,7 @@ std::span<const Algorithm* const> algorithms() {
 
 const Method& Algorithm::method(Collective collective) const {
   static constexpr Method kNone;
-  const Method* const all[] = {&all_reduce, &broadcast, &reduce, &all_gather, &reduce_scatter};  // as in Collective
+  const Method* const all[] = {&all_reduce, &broadcast, &reduce, &all_gather, &reduce_scatter};  // Collective's order
   const size_t place = static_cast<size_t>(collective) - static_cast<size_t>(Collective::kAllReduce);
   return place < std::size(all) ? *all[place] : kNone;
 }

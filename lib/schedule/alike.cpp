@@ -19,7 +19,7 @@ Step Symmetry::move(Step step, uint32_t times) const {
 
 namespace {
 
-// Of whole chunks of one block, to single peers.
+// Whether the step uses only slices of its own chunk of a single block, and only single peers.
 bool is_plain(const Step& step, int n_ranks, uint32_t n_chunks) {
   const auto is_own = [&](const Slice& slice) {
     return slice.buffer == Buffer::kNone || (slice.buffer <= Buffer::kOutput && slice.chunk == step.chunk);
@@ -41,7 +41,7 @@ bool is_moved(const Schedule& first, const Schedule& moved, const Symmetry& move
          });
 }
 
-// A rank that others are compared with.
+// Whether other ranks' schedules may be compared with this one.
 bool can_be_first(const Schedule& schedule, const Symmetry& moves) {
   for (const Lane& lane : schedule.lanes) {
     for (const Steps::Run& run : lane.steps.runs())
@@ -80,7 +80,7 @@ class AlikeLanes final : public LaneRuns {
   }
 
  private:
-  // For all ranks that do the same, at once.
+  // Runs the step for all ranks that do the same, at once.
   Result<void> perform(LaneRun& lane) override {
     const Step step = *lane.at;
     const StepLinks& links = links_of(lane);
@@ -97,14 +97,14 @@ class AlikeLanes final : public LaneRuns {
 
 // ---- the data ------------------------------------------------------------------------------------------------------
 
-// All ranks' schedules as if there were this chunk alone.
+// All ranks' schedules, reduced to this chunk.
 Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, const Symmetry& moves, uint32_t chunk) {
   std::vector<Schedule> single;
   for (const Schedule& whole : schedules) {
     single.push_back({.rank = whole.rank, .n_ranks = whole.n_ranks, .n_chunks = 1, .may_expose = whole.may_expose});
     for (const Lane& lane : whole.lanes) single.back().lanes.push_back({lane.channel, {}});
   }
-  std::vector<std::vector<uint32_t>> times(schedules[0].n_chunks);  // how often each is moved to be that one
+  std::vector<std::vector<uint32_t>> times(schedules[0].n_chunks);  // by chunk: how many moves lead to `chunk`
   for (uint32_t k = 0; k < moves.count(); k++) times[moves.move_chunk_back(chunk, k)].push_back(k);
   for (int rank = 0; rank < moves.period(); rank++) {
     const std::vector<Lane>& lanes = schedules[static_cast<size_t>(rank)].lanes;

@@ -1,17 +1,17 @@
-// This header: schedules of very many ranks that are those of a few, moved (Alike in schedule.h), and their proof.
+// This header: schedules of very many ranks that repeat those of a few, moved (Alike in schedule.h), and their proof.
 // Pure functions; any thread.
 //
-// All are compared with the first ones, pattern by pattern, so what is true of one rank is true of all. Then two things
-// are left to prove.
+// Every schedule is compared with that of the first rank like it, pattern by pattern, so what holds for one rank holds
+// for all. Two things remain to be proved.
 //
-//   The lanes: those of the first `period` ranks run with real slots, each for all ranks that do the same. Nothing
-//   there depends on the order in which lanes are tried, so they may as well be tried all at once: then each of them
-//   sends and receives as often, and a link from or to another rank is that from or to the first one that is like it.
-//   So they come to their end, or none does, and on each link comes what its receiver expects.
+//   The lanes: those of the first `period` ranks run with real slots, each for all ranks that do the same. The outcome
+//   does not depend on the order in which lanes are tried, so lanes that are alike may run in lockstep: then all of
+//   them have sent and received equally often, and a link with another rank behaves like that with the first rank like
+//   it. So all of them finish or none does, and every link delivers the chunks that its receiver expects.
 //
-//   The data: a chunk meets no other one, in no buffer, so it can be followed by itself, through all ranks, and of
-//   those chunks that move into each other one is enough. Without the others there are fewer messages, so less is known
-//   to be over when something is overwritten: what is right so is right.
+//   The data: a chunk shares no slice with another, so each can be followed separately through all ranks, and one of
+//   the chunks that move into each other is enough. Without the other chunks there are fewer messages, so fewer
+//   accesses are known to be over when something is overwritten: what passes without them passes with them.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@
 
 namespace tutti {
 
-// The ways in which a group of ranks and chunks is moved onto itself.
+// The moves that map a group's ranks and chunks onto themselves.
 class Symmetry {
  public:
   Symmetry(const Alike& alike, int n_ranks) : alike_(alike), n_ranks_(n_ranks) {}
 
-  // Whether moving as often as there are ranks leads back to where it began.
+  // Whether count() moves lead back to the start.
   bool are_whole(uint32_t n_chunks) const;
   int period() const { return alike_.period; }
   uint32_t count() const { return static_cast<uint32_t>(n_ranks_ / alike_.period); }
@@ -41,9 +41,9 @@ class Symmetry {
   uint32_t move_chunk(uint32_t chunk, uint32_t times) const { return alike_.walk.move(chunk, times); }
   uint32_t move_chunk_back(uint32_t chunk, uint32_t times) const { return move_chunk(chunk, count() - times); }
   Step move(Step step, uint32_t times) const;
-  // Whether what a walk does is the same before and after a move.
+  // Whether the walk and the moves commute.
   bool suit(const Walk& walk) const { return walk.modulus == alike_.walk.modulus; }
-  // Of the chunks that move into each other, one.
+  // True for one of the chunks that move into each other.
   bool is_first_chunk(uint32_t chunk) const {
     return chunk % alike_.walk.modulus < std::gcd(alike_.walk.stride, alike_.walk.modulus);
   }
@@ -53,14 +53,14 @@ class Symmetry {
   int n_ranks_;
 };
 
-// Whether they are, all of them, as the first one says.
+// Whether all schedules have the symmetry that the first one claims.
 bool are_alike(std::span<const Schedule> schedules);
 
 namespace checker {
 
-// What check() in schedule.h proves, of all-reduces that are alike.
+// Proves what check() in schedule.h does, for all-reduces that are alike.
 Result<void> check_alike(std::span<const Schedule> schedules, const CheckOptions& options);
-// The same, if need be of every rank by itself.
+// The same for any schedules, by simulating every rank.
 Result<void> check_each(std::span<const Schedule> schedules, const CheckOptions& options);
 
 }  // namespace checker

@@ -1,5 +1,5 @@
-// chain: the sum goes from rank to rank, in their order, and the result back or on. So it keeps the order of ranks, and
-// a rank has links with its two neighbours alone, however many ranks there are.
+// chain: the sum travels from rank to rank in rank order, and the result travels back, or on to the root. So additions
+// keep rank order, and a rank has links only with its two neighbours (the last one with the root, too).
 #include <algorithm>
 
 #include "schedule/algorithms.h"
@@ -11,13 +11,13 @@ namespace {
 //   in --up--> + in --up--> + in = sum
 //   out <-down-- out <-down--/
 //
-// Up and down are lanes of their own, on one channel: up sends to the next rank and receives from the one before, down
-// the other way round. The last rank, where the sums turn, has an up lane alone. One slot.
+// Up and down are separate lanes on one channel: up sends to the next rank and receives from the one before, down the
+// other way round. The last rank, where the sums turn round, has only an up lane. One slot.
 struct Chain {
   int n, rank;
   bool is_last() const { return rank == n - 1; }
 
-  // The sum of `chunk` so far goes on; in the end it is stored there, and sent to `to`.
+  // Passes the sum of `chunk` so far on; the last rank stores it in `sum` and sends it to `to`.
   Step up(uint32_t chunk, Slice sum, int to) const {
     Step step{.recv = rank - 1, .send = rank + 1, .chunk = chunk, .local = input_of(chunk)};
     if (!is_last()) return step;
@@ -33,7 +33,7 @@ struct Chain {
   }
 };
 
-// In place, the input has been read by the step that sends it up, and the result comes only after that was received.
+// Safe in place: the step that sends the input up has read it, and the result comes only after that was received.
 Schedule chain_all_reduce(const Ranks& r) {
   const Chain chain{r.n(), r.rank};
   Steps down;
@@ -66,7 +66,7 @@ Schedule chain_reduce_scatter(const Ranks& r) {
   return chain.schedule(std::move(up), std::move(down));
 }
 
-// What goes up, and what comes down. The first piece has to go all the way before the last rank has anything.
+// `up`, `down`: bytes in each direction. The first piece has to go all the way before the last rank has anything.
 Cost cost_of(const Workload& b, double up, double down) {
   const double whole = b.messages_for(up, 1), part = down > 0 ? b.messages_for(down, 1) : 0;
   const double steps = (down > 0 ? 2 : 1) * b.others(), filling = (steps - 1) * std::min(b.slot_bytes, up);
@@ -77,7 +77,7 @@ Cost cost_of(const Workload& b, double up, double down) {
   b.to_next(e, {2 * (whole + part), 2 * b.others() * (whole + part)},
             b.passed_on({2 * (up + down) + filling, 2 * b.others() * (up + down)}), (b.hosts - 1) / b.others());
   e.summed = {up, b.others() * up};
-  // Hosts in the middle send both; of two, one sends up and the other down.
+  // Hosts in the middle send both ways; of two hosts, one sends up and the other down.
   e.out = (b.hosts > 2 ? up + down : std::max(up, down)) + std::max(0.0, b.hosts - 2) * b.piece_behind(up, 1);
   return e;
 }

@@ -37,7 +37,7 @@ Result<void> check_size(std::span<const Schedule> schedules, const CheckOptions&
 }  // namespace
 
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options) {
-  constexpr size_t kManyRanks = 512;  // below, the whole is proved as soon
+  constexpr size_t kManyRanks = 512;  // with fewer, simulating every rank takes no longer
   TUTTI_TRY(check_shape(schedules, options));
   if (options.goal == Goal::kAllReduce && schedules.size() >= kManyRanks && are_alike(schedules))
     return checker::check_alike(schedules, options);

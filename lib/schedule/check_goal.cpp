@@ -31,12 +31,12 @@ RankBlocks blocks_of(Goal goal, uint32_t n, uint32_t rank, bool is_root) {
     case Goal::kAllToAll: return {every(n, rank * n), every(n, rank, n)};
     case Goal::kGather: return {own, is_root ? all() : none};
     case Goal::kScatter: return {is_root ? all() : none, own};
-    default: break;  // a barrier has none, and messages have a table of their own
+    default: break;  // a barrier has no blocks, and messages have their own table
   }
   return {};
 }
 
-// Logical blocks are all ranks' sends; the k-th receive of d from s is the k-th send of s to d.
+// The logical blocks are the sends of all ranks; d's k-th receive from s is s's k-th send to d.
 Result<GoalTable> transfer_table(int n_ranks, std::span<const Transfers> transfers) {
   if (transfers.size() != static_cast<size_t>(n_ranks)) return wrong("each rank needs its list of transfers");
   GoalTable table{.logical_blocks = 0, .ranks = std::vector<RankBlocks>(transfers.size())};

@@ -1,6 +1,6 @@
-// What a collective has to bring about, as a table for the checker: which logical block every block of every rank's
-// input holds, and which one every block of its output has to hold in the end. The rest follows: an output is right if
-// it is the sum of all inputs with its logical block.
+// What a collective must achieve, as a table for the checker: which logical block every block of every rank's input
+// holds, and which one every block of its output must hold in the end. The rest follows: an output is right if it is
+// the sum of all inputs that hold its logical block.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tutti {
 
 namespace checker {
 
-// What a check found.
+// The error of a check that failed.
 inline Error wrong(std::string message) {
   return {.code = Code::kInternalError, .message = std::move(message)};
 }

@@ -29,7 +29,7 @@ Message Links::pop(int index) {
 }
 
 void Links::push(int index, Message message) {
-  if (slots_.empty()) slots_.resize(links_.size() * n_slots_);  // by now all links are there
+  if (slots_.empty()) slots_.resize(links_.size() * n_slots_);  // all links exist by now
   Link& link = links_[static_cast<size_t>(index)];
   slots_[slot(index, link.count++)] = std::move(message);
 }

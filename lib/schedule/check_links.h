@@ -1,4 +1,4 @@
-// The checker's links: each has one sending and one receiving lane, and its messages in its slots. One thread.
+// The checker's links: each has one sending and one receiving lane, and slots that hold its messages. One thread.
 #pragma once
 
 #include "schedule/check_memory.h"
@@ -9,8 +9,8 @@ namespace tutti::checker {
 struct Message {
   Value value;
   uint32_t round = 0, step = 0;  // where it was sent
-  Cell* exposed = nullptr;       // where its value still lies, if the receiver may read it there
-  Clock clock = {};              // what its sender knew
+  Cell* exposed = nullptr;       // where its value still is, if the receiver may read it there
+  Clock clock = {};              // the sender's when it sent this
 };
 
 struct Link {
@@ -24,8 +24,8 @@ class Links {
  public:
   Links(size_t n_ranks, uint32_t n_slots) : n_slots_(n_slots), from_(n_ranks) {}
 
-  // All before the first push. `owner`: the lane that has this end of the link, from now on the given one unless
-  // another one had it.
+  // All calls must come before the first push. `owner`: the lane that owns this end of the link: `lane`, unless another
+  // lane already did.
   struct Attached {
     int link, owner;
   };
@@ -40,7 +40,7 @@ class Links {
   void push(int index, Message message);
 
  private:
-  // Which of slots_ is the link's `nth` from its head.
+  // The index in slots_ of the link's `nth` slot from its head.
   size_t slot(int index, uint32_t nth) const {
     const uint32_t at = (*this)[index].head + nth;
     return static_cast<size_t>(index) * n_slots_ + (at < n_slots_ ? at : at - n_slots_);

@@ -17,7 +17,7 @@ uint64_t mix(uint64_t x) {
 
 using checker::wrong;
 
-// Where `part` starts in `whole`, in blocks: what shares memory in place. 0 if either is empty.
+// Where `part` starts in `whole`, in blocks, when they share memory in place. 0 if either is empty.
 uint64_t block_within(const std::vector<uint32_t>& whole, const std::vector<uint32_t>& part) {
   if (part.empty()) return 0;
   const auto at = std::find(whole.begin(), whole.end(), part[0]);
@@ -26,7 +26,7 @@ uint64_t block_within(const std::vector<uint32_t>& whole, const std::vector<uint
 
 }  // namespace
 
-// Not symmetric on purpose: which of two zeros or NaNs wins depends on who stands left.
+// Not symmetric on purpose: which of two zeros or NaNs wins depends on which is on the left.
 Value add(const Value& left, const Value& right) {
   return {left.sum + right.sum, mix(mix(left.order) + right.order), right.chunk, left.completed || right.completed};
 }
@@ -83,7 +83,7 @@ uint64_t CheckMemory::index(uint64_t buffer_at, uint32_t slice_chunk, uint32_t r
 
 std::optional<uint32_t> CheckMemory::chunk_of(int rank, const Step& step, uint32_t round) const {
   uint32_t block = step.chunk / n_chunks_;
-  if (options_.goal == Goal::kSendRecv) {  // the rank's own counting
+  if (options_.goal == Goal::kSendRecv) {  // each rank has its own numbering
     const std::vector<uint32_t>&input = blocks(rank).input, &output = blocks(rank).output;
     if (block >= input.size() + output.size()) return {};
     block = block < input.size() ? input[block] : output[block - input.size()];
@@ -132,7 +132,7 @@ Result<void> CheckMemory::judge_completion(const Step& step, Value& value) const
 }
 
 Result<void> CheckMemory::check_outputs() const {
-  std::vector<Value> firsts(totals_.size());  // what the first rank that has a chunk got
+  std::vector<Value> firsts(totals_.size());  // by chunk: the output of the first rank that has it
   for (int rank = 0; rank < n_ranks_; rank++) {
     const auto n_slices = static_cast<uint32_t>(blocks(rank).output.size() * n_chunks_);
     for (uint32_t round = 0; round < options_.rounds; round++)

@@ -1,7 +1,7 @@
 // The checker's memory: what every slice of every rank holds, as sums of contributions. Each (rank, chunk) contributes
 // a random number; a value is the sum of its contributions mod 2^64. A value is the complete reduction if and only if
 // it equals the sum over all ranks: a missing, doubled or foreign contribution passes with probability 2^-64. The
-// numbers are the same in every run. Here chunks are logical ones and count through all rounds.
+// numbers are the same in every run. Chunks here are logical ones, numbered through all rounds.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace tutti {
 
 struct Value {
   uint64_t sum = 0;    // 0: nothing there
-  uint64_t order = 0;  // a hash of who was added to whom in which order: equal for equal bits
+  uint64_t order = 0;  // hash of the operands and the order in which they were added: equal for equal bits
   uint32_t chunk = 0;
   bool completed = false;  // has passed the step that completes it
 };
@@ -32,25 +32,25 @@ struct Moment {
 
 struct Cell {
   Value value;
-  Moment last;                  // who touched it
+  Moment last;                  // its last access
   std::vector<Moment> readers;  // receivers that it was exposed to, since it was last stored
-  bool stored = false;          // by a step; else it is as it was before the first one
+  bool stored = false;          // by a step; else it has its initial content
 };
 
 class CheckMemory {
  public:
   CheckMemory(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table);
 
-  // The number through all rounds of a step's chunk, nothing if there is no such chunk.
+  // A step's chunk, numbered through all rounds; nothing if there is no such chunk.
   std::optional<uint32_t> chunk_of(int rank, const Step& step, uint32_t round) const;
   // The cell behind a slice, or an error when the slice lies outside its buffer.
   Result<Cell*> find(int rank, const Slice& slice, uint32_t round);
-  // The chunk that belongs into a slice of the output.
+  // The chunk that belongs in a slice of the output.
   uint32_t output_chunk(int rank, uint32_t slice_chunk, uint32_t round) const;
-  // An error when nobody may read the slice now.
+  // An error when the slice must not be read now.
   Result<void> may_read(int rank, const Slice& slice, const Cell& cell) const;
 
-  // Whether the step says what is true of the sum that it has made, which is completed then, or of no sum.
+  // Checks the step's `completes` against the value it has made, and marks a complete sum as completed.
   Result<void> judge_completion(const Step& step, Value& value) const;
 
   bool reduces() const { return table_.reduces; }

@@ -4,7 +4,7 @@
 
 namespace tutti::checker {
 
-// A node of this clock's alone.
+// The node itself if only this clock has it, otherwise a copy that takes its place here.
 template <class Node>
 Node& Clock::own(Ref& ref) {
   if (ref == nullptr)
@@ -42,7 +42,7 @@ void Clock::learn(Ref& mine, const Ref& theirs, size_t height) {
 
 void Clock::learn_leaf(Ref& mine, const Ref& theirs) {
   const Leaf &known = *static_cast<const Leaf*>(mine.get()), &other = *static_cast<const Leaf*>(theirs.get());
-  // Signed, and without a bool, these loops become vector instructions of any x86: half of the proof's time, else.
+  // Signed and without a bool, this loop becomes vector instructions on any x86; else it is half of the proof's time.
   int32_t know_more = 0, learn_more = 0;
   for (size_t i = 0; i < kLeaf; i++) {
     const auto mine_at = static_cast<int32_t>(known[i]), theirs_at = static_cast<int32_t>(other[i]);

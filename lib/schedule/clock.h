@@ -1,5 +1,5 @@
-// The checker's vector clocks: how many steps of each lane, of all ranks, have certainly happened. What two clocks have
-// in common they share in memory, so that a hundred thousand lanes may know of each other. One thread.
+// The checker's vector clocks: how many steps of each lane, of all ranks, have certainly happened. Clocks share the
+// memory of what they have in common, so that a hundred thousand lanes may know of each other. One thread.
 #pragma once
 
 #include <array>
@@ -16,12 +16,12 @@ class Clock {
   }
   uint32_t operator[](size_t lane) const;
   void set(size_t lane, uint32_t tick);
-  // What the other one knows, this one knows too.
+  // From now on this clock also knows what the other one knows.
   void learn(const Clock& other) { learn(root_, other.root_, height_); }
 
  private:
   static constexpr size_t kLeaf = 64, kBits = 4, kWidth = 1 << kBits;
-  using Ref = std::shared_ptr<void>;  // a node, which nobody changes who is not alone with it; null: nothing is known
+  using Ref = std::shared_ptr<void>;  // a node, which is changed only while it is unshared; null: nothing is known
   using Leaf = std::array<uint32_t, kLeaf>;
   using Inner = std::array<Ref, kWidth>;
 

@@ -1,6 +1,6 @@
-// Everybody to everybody directly: one or two hops, links between all pairs. Sums are added up at one place, in one
-// step and strictly in the order of ranks, whatever the chunks: they are rounded once. One slot is enough, but for the
-// two-shot all-reduce's two.
+// All ranks exchange directly: one or two hops, links between all pairs. Each sum is added up at one place, in one step
+// and strictly in rank order, whatever the chunks, so it is rounded once. One slot is enough, except for the two-shot
+// all-reduce, which needs two.
 #include <algorithm>
 
 #include "schedule/algorithms.h"
@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// One lane of a rank; every function appends its steps. Chunks are whole blocks, but for those of two shots.
+// One lane of a rank; every function appends its steps. Chunks are whole blocks, except in two shots.
 struct Direct {
   int n, rank;
   Steps steps = {};
@@ -18,7 +18,7 @@ struct Direct {
 
   static Slice in(int chunk) { return input_of(static_cast<uint32_t>(chunk)); }
   static Slice out(int chunk) { return output_of(static_cast<uint32_t>(chunk)); }
-  // Rotated, so that in their k-th steps all ranks send to different ones.
+  // Rotated, so that in their k-th steps all ranks send to different receivers.
   int receiver(int k) const { return (rank + k) % n; }
   int sender(int k) const { return (rank - k + n) % n; }
 
@@ -26,12 +26,12 @@ struct Direct {
     step.chunk = static_cast<uint32_t>(chunk);
     steps.push_back(step);
   }
-  // ((0 + 1) + 2) + ... into `to`, `from` being this rank's part.
+  // Stores ((0 + 1) + 2) + ... in `to`; this rank's part is in `from`.
   void fold(int chunk, Slice from, Slice to, int send = -1) {
     add(chunk, {.recv = n > 1 ? kEveryone : -1, .send = send, .local = from, .store = to, .completes = true});
   }
-  // This rank's input, which is read once for the first receiver and `to`: 2 ranks broadcast 16 MiB in 1.2 ms instead
-  // of 1.8.
+  // Sends this rank's input to all, and reads it once for both the first receiver and `to`: 2 ranks broadcast 16 MiB in
+  // 1.2 ms instead of 1.8.
   void send_to_all(int chunk, Slice to) {
     if (n == 1) add(chunk, {.local = in(0), .store = to});
     for (int k = 1; k < n; k++)
@@ -46,14 +46,14 @@ Schedule one_shot_all_reduce(const Ranks& r) {
   Direct d(r);
   for (int k = 1; k < d.n; k++) d.add(0, {.send = d.receiver(k), .local = d.in(0)});
   d.fold(0, d.in(0), d.out(0));
-  return d.schedule(false);  // in place, the sum overwrites what others still add up
+  return d.schedule(false);  // in place, the sum overwrites what others may still be adding up
 }
 
 //   in[0] in[1] in[2]      rank 0: 0*     --> all       Chunks go in groups of n; rank r adds up the group's r-th one
 //     |     |     |        rank 1:    1*  --> all       and sends the sum to everybody.
 //     v     v     v        rank 2:      2* -> all
 //   rank 0  rank 1  rank 2
-// With a root the sums go to that one alone. A group may lack chunks.
+// With a root, the sums go to the root only. A group may have fewer than n chunks.
 void add_group(Direct& d, int group, int n_chunks, int root) {
   const int first = group * d.n, own = first + d.rank;
   const bool has_own = own < n_chunks, to_all = root < 0, keeps = to_all || d.rank == root;
@@ -70,7 +70,7 @@ void add_group(Direct& d, int group, int n_chunks, int root) {
 
 }  // namespace
 
-// Each group in a lane, and on a channel, of its own.
+// Each group has its own lane and channel.
 Schedule two_shots(const Ranks& r, uint32_t n_chunks, int root) {
   Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = n_chunks};
   for (uint32_t group = 0; group * static_cast<uint32_t>(r.n()) < n_chunks; group++) {
@@ -123,9 +123,9 @@ Schedule direct_all_gather(const Ranks& r) {
   return d.schedule();
 }
 
-// Over shared memory a rank copies the parts of its input, not all of it to each, and exposes them where they are
-// registered. Between two ranks that took .91 to 1.12 of the one-shot's time from 40 KiB to 70 MB, and .35 to .75 of it
-// from registered memory, which the planner cannot know of.
+// Over shared memory a rank copies to each rank only its part of the input, and exposes the parts instead where the
+// input is registered. Between two ranks that took .91 to 1.12 of the one-shot's time from 40 KiB to 70 MB, and .35 to
+// .75 of it from registered memory, which the planner cannot know about.
 Cost parts_cost(const Workload& b) {
   const double part = b.bytes / b.n;
   Cost e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
@@ -135,7 +135,7 @@ Cost parts_cost(const Workload& b) {
   return e;
 }
 
-// Over sockets 256 KiB by 2 ranks took 83 to 92 us, where a ring took 52 to 64; but 64 KiB 15, a ring 19.
+// Over sockets, 2 ranks took 83 to 92 us for 256 KiB, where a ring took 52 to 64, but 15 for 64 KiB, a ring 19.
 Cost one_shot_cost(const Workload& b) {
   Cost e = b.hops(waits_for_all(b) * b.rounds(b.bytes), b.rounds(b.bytes));
   b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 1.15 : 1.25) * b.bytes);
@@ -149,23 +149,23 @@ Cost two_shot_reduce_cost(const Workload& b) {
   Cost e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
   b.with_one(e, {3 * b.others() * messages, all * messages}, {3 * b.others() * part, all * part});
   e.summed = b.each(b.bytes);
-  e.out = (b.here + 1) * b.elsewhere() * part;  // what comes to the root's host
+  e.out = (b.here + 1) * b.elsewhere() * part;  // received by the root's host
   return e;
 }
 
-// In one chunk. In two, one side could take one out of its slot while the other still fills the next, but from 4 KiB to
+// In one chunk. With two, the receiver could empty one slot while the sender still fills the next, but from 4 KiB to
 // 16 MiB that took as long, and at 4 KiB 1.4 times as long (2 ranks, shared memory).
 Cost direct_cost(const Workload& b) {
   const double messages = b.messages_for(b.bytes, 1);
   // A socket takes the root's last chunk only when it has taken the others.
   const double last_chunk = b.sums || b.shares_memory ? 0 : b.bytes / messages;
   // Whenever a root that does half of all the work does not run, all others wait: 4 and 8 ranks on 2 CPUs broadcast
-  // 1 KiB to 16 MiB in 1.1 to 1.6 times what a ring takes, and reduce 256 KiB in 1.02 to 1.27 of what two shots take.
-  // Over sockets 4 reduce 32 KiB in 21 to 24 us, and in 15 by a ring.
+  // 1 KiB to 16 MiB in 1.1 to 1.6 times a ring's time, and reduce 256 KiB in 1.02 to 1.27 times that of two shots.
+  // Over sockets, 4 ranks reduce 32 KiB in 21 to 24 us, and in 15 with a ring.
   const double root_waits = b.n == 2 ? 1 : !b.shares_memory ? (b.sums ? 1.15 : 1) : b.sums ? 1.2 : 1.5;
   const Work moved{root_waits * b.others() * b.bytes + last_chunk, 2 * b.others() * b.bytes};
   Cost e = b.hops(kPassedOn * b.rounds(b.bytes), kPassedOn * b.rounds(b.bytes));
-  // To send over a socket is to do most of the receiver's work: in a row, 64 B to 7 ranks on one host take 31 us.
+  // Sending over a socket includes most of the receiver's work: back to back, 64 B to 7 ranks on one host take 31 us.
   const double at_root_each = b.shares_memory ? 1 : b.sums ? 0.5 : 2, each = b.sums ? b.incast() * messages : messages;
   b.with_one(e, {at_root_each * b.others() * each, 2 * b.others() * each}, moved);
   if (b.sums) e.summed = {b.n * b.bytes, 2 * b.others() * b.bytes};
@@ -173,10 +173,10 @@ Cost direct_cost(const Workload& b) {
   return e;
 }
 
-// Everybody has a block for everybody, or gets one from everybody.
+// Each rank has a block for each of the others, or gets one from each.
 Cost direct_blocks_cost(const Workload& b) {
   Cost e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
-  // In a slot a sum reads what has come; many sockets at once take 1.25 times what one does, or where sums follow 1.15.
+  // A sum reads messages in their slots; many sockets at once take 1.25 times what one does, or 1.15 where sums follow.
   b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 2 - b.sums : b.sums ? 2.3 : 2.5) * b.bytes);
   if (b.sums) e.summed = b.each(b.n * b.bytes);
   e.out = b.here * b.elsewhere() * b.bytes * b.incast();

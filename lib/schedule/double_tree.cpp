@@ -5,7 +5,7 @@
 namespace tutti {
 namespace {
 
-// All of tree 0 in numbers 1 .. n, where 0 stands for "none".
+// The functions on numbers are about tree 0, numbered 1 .. n, where 0 stands for "none".
 int top_number(int n) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(n)));
 }
@@ -18,7 +18,7 @@ int parent_number(int n, int number) {
   if (number == top_number(n)) return 0;
   const int bit = lowest_bit(number);
   const int parent = (number ^ bit) | (bit << 1);
-  // Where the full tree's parent is beyond n, so are all ancestors to the right: the next one to the left is it.
+  // Where the full tree's parent is beyond n, so are all ancestors to the right: the nearest to the left is the parent.
   return parent <= n ? parent : number ^ bit;
 }
 

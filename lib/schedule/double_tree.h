@@ -3,10 +3,10 @@
 // which reduces or forwards in one tree is a leaf in the other and every wire is busy in both directions. Pure
 // functions.
 //
-// Tree 0 is the in-order tree: numbered from 1, the largest power of two is the top, and what a number's lowest set bit
-// is says how high it stands. Odd numbers (even positions) are leaves:
+// Tree 0 is the in-order tree: numbered from 1, the largest power of two is the top, and a number's lowest set bit says
+// how high in the tree it is. Odd numbers (even positions) are leaves:
 //
-//   n = 7      3               n = 8               7      the last node lacks its right child when n is even
+//   n = 7      3               n = 8               7      the last node has no right child when n is even
 //            /   \                               /
 //           1     5                            3
 //          / \   / \                         /   \         .

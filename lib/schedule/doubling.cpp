@@ -7,11 +7,11 @@
 namespace tutti {
 namespace {
 
-// In an exchange a rank sends so many messages before it takes its peer's in turn: so circulant wants two slots. More
-// would hide more of the hops.
+// In an exchange a rank sends this many messages ahead, then takes and sends in turn: so circulant needs two slots.
+// More would hide more of the hops.
 constexpr int kAhead = 1;
 
-// The exchanges of a reduce-scatter: at half the ranks, a quarter, and so on, rounded up. Before one a rank has the
+// The exchanges of a reduce-scatter: at half the ranks, a quarter, and so on, rounded up. Before each, a rank has the
 // blocks of `distance + count` positions, its own and the next ones, and gives away the last `count` of them:
 //
 //   n = 5, position 0     has      gives to 0+d      gets parts of, from 0-d
@@ -19,7 +19,7 @@ constexpr int kAhead = 1;
 //   d = 2                 012      2                 0
 //   d = 1                 01       1                 0           complete
 //
-// An all-gather is that backwards, every message against its direction.
+// An all-gather is the same backwards, with every message in the other direction.
 struct Exchange {
   int distance, count;
 };
@@ -38,7 +38,7 @@ void exchange(Steps& steps, int count, Give give, Take take) {
   }
 }
 
-// The block of the position so far on.
+// The block of the position `distance` further on.
 uint32_t block_at(const InOrder& order, int distance) {
   return static_cast<uint32_t>(order.at(distance));
 }
@@ -64,7 +64,7 @@ Schedule circulant_all_gather(const Ranks& r) {
   return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1}, std::move(steps));
 }
 
-// The sum for the block j positions on is scratch[j], once there is more in it than the input: for half of the ranks.
+// The sum for the block j positions on is in scratch[j], once it is more than the input: for half of the ranks.
 Schedule circulant_reduce_scatter(const Ranks& r) {
   const InOrder order(r.order, r.rank);
   const int n = order.n, n_sums = n > 2 ? n / 2 : 0;
@@ -92,9 +92,9 @@ Schedule circulant_reduce_scatter(const Ranks& r) {
 
 namespace {
 
-// One exchange of an all-reduce of n chunks, the one for each position. give(i, chunk) and take(chunk) are the steps
-// for what a rank sends and receives: for the chunks at the distances from give_from and take_from on, `count` of each.
-// From the number `other` on, steps that give are of another kind.
+// One exchange of an all-reduce of n chunks, one for each position. give(i, chunk) and take(chunk) make the steps for
+// what a rank sends and receives: `count` chunks each, from the distances give_from and take_from on. From i == `other`
+// on, give() makes another kind of step.
 template <class Give, class Take>
 void exchange_chunks(Steps& steps, const InOrder& order, int count, int give_from, int take_from, int other, Give give,
                      Take take) {
@@ -111,7 +111,7 @@ void exchange_chunks(Steps& steps, const InOrder& order, int count, int give_fro
   }
 }
 
-// A reduce-scatter and an all-gather: a ring's traffic in logarithmic depth. Sums stand in the output.
+// A reduce-scatter and an all-gather: a ring's traffic in logarithmic depth. Partial sums are in the output.
 Schedule circulant_all_reduce(const Ranks& r) {
   const InOrder order(r.order, r.rank);
   const int n = order.n;
@@ -119,7 +119,7 @@ Schedule circulant_all_reduce(const Ranks& r) {
   Steps steps;
   for (size_t k = 0; k < halving.size(); k++) {
     const auto [d, count] = halving[k];
-    // An odd one out has not been added to.
+    // With an odd number of chunks left, the last has not been added to.
     const int n_sums = k == 0 ? 0 : std::min(count, n / 2 - d);
     exchange_chunks(
         steps, order, count, d, 0, n_sums,
@@ -148,19 +148,19 @@ Schedule circulant_all_reduce(const Ranks& r) {
       std::move(steps));
 }
 
-// 2^k positions 0 .. p-1 exchange; position p+i folds into i before and hears the result from it.
+// The 2^k positions 0 .. p-1 exchange; position p+i folds its input into i first and gets the result from i at the end.
 //
 //   n = 5    0 <--> 1     0 <--> 2       4 --> 0 first, then distances 1 and 2, then 0 --> 4
 //            2 <--> 3     1 <--> 3
 //
-// Both sides of an exchange add the lower position's sum to the left, so they get the same bits. For small messages:
-// whole ones. One slot.
+// Both sides of an exchange have the lower position's sum on the left, so they get the same bits. For small messages,
+// so they are not cut into chunks. One slot.
 Schedule doubling_all_reduce(const Ranks& r) {
   const InOrder order(r.order, r.rank);
   const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.n)));
   const int position = order.position;
   const auto at = [&](int other) { return r.order[static_cast<size_t>(other)]; };  // by position
-  std::vector<int> partners;  // whom this one hears from, in this order
+  std::vector<int> partners;  // positions that this one receives from, in this order
   const bool has_extra = position + p < order.n;
   if (has_extra) partners.push_back(position + p);
   for (int d = 1; d < p && position < p; d *= 2) partners.push_back(position ^ d);
@@ -172,7 +172,7 @@ Schedule doubling_all_reduce(const Ranks& r) {
   } else if (!has_extra) {
     steps.push_back({.send = at(partners[0]), .local = input_of(0)});
   }
-  // Every sum goes to the next partner at once, the last one to whom this rank folded in.
+  // Every sum goes to the next partner at once, the last one to the rank that folded into this one.
   for (size_t k = 0; k < partners.size(); k++) {
     Step step{.recv = at(partners[k]), .store = output_of(0), .completes = k + 1 == partners.size()};
     const bool own_is_left = partners[k] > position && partners[k] < p;
@@ -181,17 +181,17 @@ Schedule doubling_all_reduce(const Ranks& r) {
     if (step.completes && has_extra) step.send = at(partners[0]);
     steps.push_back(step);
   }
-  // Every exchange overwrites the sum that the one before has sent.
+  // Every exchange overwrites the sum that the exchange before has sent.
   return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1, .may_expose = false}, std::move(steps));
 }
 
 Cost circulant_cost(const Workload& b) {
   const double part = b.bytes / b.n;
-  // Over TCP on one host, 6 and 7 ranks take 1.3 to 1.7 times as long as a ring, 4 and 8 as long as that.
+  // Over TCP on one host, 6 and 7 ranks take 1.3 to 1.7 times as long as a ring, 4 and 8 as long as a ring.
   const double uneven = b.hosts == 1 && !b.shares_memory && !std::has_single_bit(static_cast<unsigned>(b.n)) ? 1.5 : 1;
   const double moved = 2 * b.others() * part;
   Cost e = b.hops(2 * b.depth() * b.rounds(part), 2 * b.host_depth() * b.rounds(part));
-  // Each rank's chunk is a message of its own.
+  // Each rank's chunk is a separate message.
   b.over_distances(e, b.each(4 * b.others() * b.messages_for(part, 1)),
                    b.passed_on(b.each(b.in_turn() * moved * uneven)));
   e.summed = b.each(moved);
@@ -202,7 +202,7 @@ Cost circulant_cost(const Workload& b) {
 }
 
 Cost doubling_cost(const Workload& b) {
-  // What is beyond a power of two goes there and back first.
+  // Ranks beyond a power of two fold into the others first and get the result from them in the end.
   const double core = std::bit_floor(static_cast<unsigned>(b.n)), folded = b.n - core, folds = folded > 0 ? 1 : 0;
   const double core_depth = std::bit_width(static_cast<unsigned>(b.n)) - 1;
   const double core_host_depth = std::bit_width(static_cast<unsigned>(b.hosts)) - 1;
@@ -210,7 +210,7 @@ Cost doubling_cost(const Workload& b) {
     return {2 * (n_rounds + folds) * each_time, 2 * (core * n_rounds + 2 * folded) * each_time};
   };
   const double rounds_in_all = core_depth + 2 * folds;
-  // Over sockets 64 KiB by 4 ranks on 2 CPUs took 78 us, where half of what is sent and received predicts 68.
+  // Over sockets, 4 ranks on 2 CPUs took 78 us for 64 KiB, where half of what is sent and received predicts 68.
   const Work moved = exchanged(core_depth / (b.shares_memory ? 2 : 1.75), b.bytes);
   Cost e =
       b.hops(rounds_in_all * b.rounds(b.bytes), std::min(rounds_in_all, b.host_depth() + folds) * b.rounds(b.bytes));
@@ -222,7 +222,7 @@ Cost doubling_cost(const Workload& b) {
 
 }  // namespace
 
-// For two ranks these are a ring and one-shot.
+// With two ranks these are the same as a ring and one-shot.
 extern const Algorithm kCirculant = {.name = "circulant",
                                      .all_reduce = {circulant_all_reduce, circulant_cost},
                                      .otherwise = Algo::kTree,

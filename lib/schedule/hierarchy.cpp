@@ -17,13 +17,13 @@ using Hosts = std::span<const std::vector<int>>;
 //   host B: b0 --> b1 --> b0        a ring, in which host s completes (k, s)
 //                                3. round each host: everybody gets everything
 //
-// A host has as many rails as the largest host has ranks. Where there are fewer ranks they take several in turn. What
-// is done round a host begins with the chunks that end there, so that hosts that are alike do the same.
+// Every host has as many rails as the largest host has ranks; on smaller hosts, ranks take several rails in turn. Trips
+// round a host begin with the chunks completed there, so that hosts that are alike do the same.
 struct Place {
   Hosts hosts;
   int n_hosts, n_rails, host = -1;
   int n_here = 0, position = 0;  // on this host
-  bool are_alike = true;         // the hosts, in how many ranks they have: then trips differ in their chunks alone
+  bool are_alike = true;         // all hosts have equally many ranks: then trips differ only in their chunks
 
   Place(Hosts all, int rank) : hosts(all), n_hosts(static_cast<int>(all.size())), n_rails(0) {
     for (int h = 0; h < n_hosts; h++) {
@@ -39,7 +39,7 @@ struct Place {
     assert(host >= 0);
   }
   uint32_t n_chunks() const { return static_cast<uint32_t>(n_rails * n_hosts); }  // of a group
-  // Who stands at this position, counted round, on the host `by` hosts on.
+  // The rank at position `at`, wrapping around, of the host `by` hosts further on.
   int rank_at(int by, int at) const {
     const std::vector<int>& ranks = hosts[static_cast<size_t>((host + by + n_hosts) % n_hosts)];
     const int n = static_cast<int>(ranks.size());
@@ -52,7 +52,7 @@ struct Group {
   uint32_t first_chunk;
   Steps& steps;
 
-  // Chunks move by so many hosts.
+  // Chunks move on by `by` hosts.
   Walk walk(int by) const {
     const auto hosts_on = static_cast<uint32_t>((by + place.n_hosts) % place.n_hosts);
     return {.stride = hosts_on * static_cast<uint32_t>(place.n_rails), .modulus = place.n_chunks()};
@@ -67,8 +67,8 @@ struct Group {
     return step;
   }
 
-  // Trips round the host: each takes one chunk for every rank of it, at a rank first that of the position `by` on. The
-  // last may lack some, where there is no such rail. make(k, s, tick, step) says what the step does with chunk (k, s).
+  // Trips round the host: each carries one chunk for each rank of the host, and a rank starts with the chunk for the
+  // position `by` further on. The last trips may be short of rails. make(k, s, tick, step) makes the step for (k, s).
   template <class Make>
   void add_trips(int by, Make make) const {
     const int n = place.n_here, trips = (place.n_rails + n - 1) / n * place.n_hosts;
@@ -97,7 +97,7 @@ struct Group {
 
   Step on_rail(int k, int tick) const {
     const int n = place.n_hosts;
-    const bool alone = place.n_here == 1;  // then nobody has stored a sum of this host
+    const bool alone = place.n_here == 1;  // then no sum of this host is stored
     Step step;
     if (tick > 0) step.recv = place.rank_at(-1, k);
     if (tick < 2 * n - 2) step.send = place.rank_at(1, k);
@@ -118,7 +118,7 @@ struct Group {
   }
 };
 
-// Each lane has a group, and a channel, of its own. Two slots.
+// Each lane has its own group and channel. Two slots.
 Schedule hierarchical_all_reduce(Hosts hosts, const Ranks& r) {
   const Place place(hosts, r.rank);
   const uint32_t n_lanes = 2 * r.lanes;  // chunks are as small as a round allows
@@ -147,7 +147,7 @@ Cost hierarchical_cost(const Workload& b) {
   return e;
 }
 
-// Racks take the place of hosts. A ring round a rack has a host's link for each host once, a rail for each of its
+// Racks take the place of hosts. A ring round a rack crosses a host's link once, rails cross it once for each of its
 // ranks.
 Cost racks_cost(const Workload& b) {
   const double part = b.bytes / b.n, share = b.bytes / b.rack, rounds = 2 * (b.rack - 1), out = 2 * (b.racks - 1);

@@ -6,8 +6,8 @@ namespace tutti {
 namespace {
 
 struct Sender {
-  uint32_t from = 0;      // the step after the last message that was placeable
-  uint32_t messages = 0;  // before that step: of its own, less those from everyone
+  uint32_t from = 0;      // the step after its last placeable message
+  uint32_t messages = 0;  // its own since then, less the messages from everyone before then
 };
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-//   k = 0   1   2     n = 5: rank r tells r + 2^k and hears from r - 2^k. Each message goes on with all that its sender
-//   r --> r+1         has heard so far; what was heard last goes out with the next one.
+//   k = 0   1   2     n = 5: rank r signals r + 2^k and hears from r - 2^k. Each message passes on all that its sender
+//   r --> r+1         has heard so far; each message heard is received in the step that sends the next one.
 //   r ------> r+2
 //   r ----------> r+4
 Schedule barrier(int n_ranks, int rank) {
@@ -21,7 +21,7 @@ Schedule barrier(int n_ranks, int rank) {
 
 namespace {
 
-// Those that are from or to the peer, in order.
+// The blocks sent to, or received from, `peer`, in order.
 std::vector<uint32_t> blocks_with(const std::vector<int>& peers, int peer) {
   std::vector<uint32_t> blocks;
   for (uint32_t block = 0; block < peers.size(); block++)

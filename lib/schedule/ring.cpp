@@ -7,7 +7,7 @@ namespace tutti {
 namespace {
 
 // A group of n chunks takes 2n-1 ticks. In each tick every rank handles another chunk, the one that its predecessor
-// handled in the tick before; it leaves the last rank complete in tick n-1, at position c % n:
+// handled in the tick before; chunk c is complete in tick n-1, at position c % n:
 //
 //   tick 0       1            ...  n-1                  n              ...  2n-2
 //   in, send     recv+in, send     recv+in, out, send   recv, out, send     recv, out
@@ -19,10 +19,10 @@ namespace {
 //     position 2 1   0   2*  1   0
 //
 // Reduce-scatter is the ticks up to n-1, all-gather those from n-1 on; a group there is one chunk of each rank's block.
-// Each lane has a group, and a channel, of its own. Two slots.
+// Each lane has its own group and channel. Two slots.
 struct Trip {
   int first_tick, last_tick;
-  bool has_blocks;  // of reduce-scatter and all-gather
+  bool has_blocks;  // reduce-scatter or all-gather
   bool reduces;
 };
 
@@ -69,7 +69,7 @@ Schedule ring_all_gather(const Ranks& r) {
   return ring_schedule(r, {r.n() - 1, 2 * r.n() - 2, true, false});
 }
 
-// root --> next --> ... --> root's predecessor; nothing closes the ring, so nobody can wait in a circle. One slot.
+// root --> next --> ... --> root's predecessor; the ring is not closed, so there is no circular wait. One slot.
 Schedule ring_broadcast(const Ranks& r) {
   const InOrder place(r.order, r.rank);
   Step step{.store = output_of(0)};
@@ -89,7 +89,7 @@ Schedule ring_reduce(const Ranks& r) {
   return with_lane({.rank = r.rank, .n_ranks = place.n, .n_chunks = 1}, {step});
 }
 
-// Between hosts, of what goes round to all ranks; where a host has one only, the last hop is left out.
+// Hops between hosts of data that goes round to all ranks; with one rank per host, the last hop is left out.
 double hops_out(const Workload& b) {
   return b.here > 1 ? b.hosts : b.hosts - 1;
 }
@@ -107,13 +107,13 @@ Cost ring_cost(const Workload& b) {
 Cost chain_cost(const Workload& b) {
   const double whole = b.messages_for(b.bytes, 1), filling = std::max(0.0, b.others() - 1) * b.piece_behind(b.bytes, 1);
   const Work moved{b.sides() * b.bytes + filling, 2 * b.others() * b.bytes};
-  // A root that is the first of its host gets what it reduces from another one.
+  // A reduce's root that is the first rank of its host receives from another host.
   const double out = b.sums ? hops_out(b) : b.hosts - 1;
   // In shared memory chunks go down the chain while they are in the caches: 8 ranks on 2 CPUs broadcast 2 to 16 MiB in
-  // 0.65 of what trees take them, 4 in .88 to 1.13.
+  // 0.65 of the time that trees take, 4 ranks in .88 to 1.13.
   const double chunks = b.shares_memory && !b.sums ? 0 : b.bytes / b.slot_bytes;
-  // In shared memory those in a row overlap, however long the chain: 4 ranks on 2 CPUs broadcast 8 B in .5 to .65 us, 8
-  // in 1.4 to 1.6.
+  // In shared memory consecutive operations overlap, however long the chain: 4 ranks on 2 CPUs broadcast 8 B in .5 to
+  // .65 us, 8 ranks in 1.4 to 1.6.
   const double hops = b.shares_memory ? 0.35 : kPassedOn * b.others();
   Cost e = b.hops(hops + chunks, kPassedOn * out);
   b.to_next(e, {2 * whole, 2 * b.others() * whole}, moved, out / b.others());

@@ -7,7 +7,7 @@
 namespace tutti::checker {
 namespace {
 
-// The tick of a receiver that has not yet read what was exposed to it: nothing can have come after that.
+// The tick of a receiver that has not yet read what was exposed to it: no clock has reached it.
 constexpr uint32_t kNotYet = UINT32_MAX;
 
 std::string place(const LaneRun& lane) {
@@ -15,7 +15,7 @@ std::string place(const LaneRun& lane) {
          step_text(*lane.at) + ")";
 }
 
-// Where the value that a step sends lies unchanged, if it may be exposed.
+// The slice where the value that a step sends remains unchanged, if it may be exposed.
 Slice exposed_slice(const Schedule& schedule, const Step& step) {
   if (!schedule.may_expose) return {};
   if (step.store.buffer == Buffer::kOutput) return step.store;
@@ -67,7 +67,7 @@ Result<StepLinks> LaneRuns::attach(LaneRun& lane, const Step& step) {
   return links;
 }
 
-// The link of `lane` to `peer`, or the one from a first rank that is like it; it must be this lane's alone.
+// The link to `peer`, or the first ranks' link that is like the one from `peer`; no other lane may use the same end.
 Result<int> LaneRuns::attach(const LaneRun& lane, int peer, bool sends) {
   if (peer < 0) return -1;
   if (peer >= static_cast<int>(schedules_.size()) || peer == lane.rank)
@@ -177,8 +177,8 @@ Result<void> Simulation::run() {
   return memory_.check_outputs();
 }
 
-// A barrier has one lane per rank. Its clock knows of a step of this round in another lane only if a message from
-// after that lane entered the barrier has led here.
+// A barrier has one lane per rank. Its clock knows of a step of this round in another lane only if a chain of messages
+// sent after that lane entered the barrier has led here.
 Result<void> Simulation::end_round(const LaneRun& lane) {
   if (options_.goal != Goal::kBarrier) return {};
   for (const LaneRun& other : lanes_) {
@@ -199,7 +199,7 @@ Result<void> Simulation::perform(LaneRun& lane) {
   return links.send >= 0 ? send(lane, links.send, step, value) : Result<void>();
 }
 
-// All of a step but its sending.
+// All of a step except its send.
 Result<void> Simulation::work(LaneRun& lane, const Step& step, int link, Value& value) {
   if (options_.goal == Goal::kBarrier) {
     const bool has_slice =
@@ -246,7 +246,7 @@ Result<void> Simulation::add_message(LaneRun& lane, int link, uint32_t chunk, Va
   return {};
 }
 
-// Adds what is in `slice` to the value, if there is one already.
+// Adds the content of `slice` to the value, or makes it the value if there is none yet.
 Result<void> Simulation::read(LaneRun& lane, const Slice& slice, Value& value) {
   TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
   TUTTI_TRY(touch(lane, slice, *cell));
@@ -267,7 +267,7 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
     if (value.chunk != chunk)
       return wrong(format("the value is chunk %u (through all rounds), not %u", value.chunk, chunk));
   }
-  // In place, a copy onto itself changes nothing.
+  // In place, copying a value onto itself changes nothing.
   const bool same =
       cell->value.sum == value.sum && cell->value.order == value.order && cell->value.chunk == value.chunk;
   if (!same) TUTTI_TRY(check_returned(lane, *cell));
@@ -276,7 +276,7 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
   return {};
 }
 
-// Accesses of two lanes to one slice must be ordered by messages, even if both only read: nothing needs more freedom.
+// Accesses of two lanes to one slice must be ordered by messages, even if both only read: no schedule needs more.
 Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
   if (slice.buffer == Buffer::kInput && !options_.in_place) return {};
   const bool is_anothers = cell.last.lane >= 0 && cell.last.lane != lane.id;
@@ -287,9 +287,9 @@ Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
   return {};
 }
 
-// The message that comes now may have been where it belongs since it was sent, if this lane had come to the step from
-// which on it is expected there. So whoever used that memory after that must have been done before, and the sender
-// know.
+// The sender may have written this message to its destination as soon as it sent it, if this lane had then reached the
+// step `from` (see Placeable). So every use of that memory must be from before that step, or be over to the sender's
+// knowledge.
 Result<void> Simulation::check_placed(LaneRun& lane, const Step& step, int link) {
   if (lane.placeable.empty()) return {};
   const Placeable& placeable = lane.placeable[lane.next_placeable];
@@ -309,7 +309,7 @@ Result<void> Simulation::check_placed(LaneRun& lane, const Step& step, int link)
   return {};
 }
 
-// Messages must have told this lane that whoever the cell was exposed to has read it.
+// This lane must know from messages that every receiver that the cell was exposed to has read it.
 Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
   for (const Moment& reader : cell.readers) {
     if (lane.clock[static_cast<size_t>(reader.lane)] >= reader.tick) continue;
@@ -320,16 +320,16 @@ Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
   return {};
 }
 
-// What was sent and not received yet may be read any time: nothing can have ordered it before a store.
+// An exposed message may be read at any time until it is received: nothing can order that read before a store.
 Value Simulation::receive(LaneRun& lane, int index) {
   Message message = pop(index);
-  // A message knows all that those before it on its link knew.
+  // A message's clock includes those of all earlier messages on its link.
   if (lane.heard == index)
     lane.clock = std::move(message.clock);
   else
     lane.clock.learn(message.clock);
   if (message.exposed != nullptr) {
-    // Sent with a tick that nobody can know of, until now.
+    // Its tick was kNotYet until now.
     for (Moment& reader : message.exposed->readers)
       if (reader.lane == lane.id && reader.tick == kNotYet) {
         reader.tick = lane.tick;

@@ -8,24 +8,24 @@ namespace tutti::checker {
 
 // How the proof works. Every link has one sending and one receiving lane and every lane is sequential, so which steps
 // can run never depends on the order in which lanes are tried: one execution shows deadlock or freedom from it for all.
-// What may depend on the order is memory that two lanes of a rank share, or that is exposed to a receiver. So vector
-// clocks go along with the messages, and messages alone have to put those accesses in order.
+// What may depend on the order is memory that two lanes of a rank share, or that is exposed to a receiver. So messages
+// carry vector clocks, and messages alone must establish happens-before between those accesses.
 
 struct StepLinks {
-  int recv = -1, send = -1;  // recv may be kEveryone: then those of the lane
-  uint32_t moved = 0;        // what comes is of a rank that is its first one, moved so many times
+  int recv = -1, send = -1;  // recv may be kEveryone: then LaneRun::everyone
+  uint32_t moved = 0;        // how many times the first rank like the sender is moved to be the sender
 };
 
 struct LaneRun {
-  int rank = 0, lane = 0, id = 0;  // which of the rank's, and of all
+  int rank = 0, lane = 0, id = 0;  // lane: index within the rank; id: index among all
   const Lane* plan = nullptr;
-  std::vector<StepLinks> links;  // of its patterns
+  std::vector<StepLinks> links;  // by pattern
   Steps::const_iterator at;
   uint32_t round = 0, tick = 0;
   bool queued = true;
   std::vector<Placeable> placeable;  // if the collective reduces
   size_t next_placeable = 0;
-  int heard = -1;             // the only link that it receives from; kEveryone: there are several
+  int heard = -1;             // the only link that it receives from; kEveryone: several
   std::vector<int> everyone;  // links from all ranks if some step receives from everyone; -1 for this rank's own
   Clock clock;
 };
@@ -33,8 +33,8 @@ inline const StepLinks& links_of(const LaneRun& lane) {
   return lane.links[lane.at.pattern()];
 }
 
-// The lanes of the first ranks, each for all ranks that do the same, and how they come to their end: once connected,
-// run as long as messages and free slots let them. What a step does with its message is said by who derives from this.
+// The lanes of the first ranks, each for all ranks that do the same, and their execution: once connected, each runs as
+// far as messages and free slots allow. The derived class defines what a step does with its message.
 class LaneRuns {
  public:
   LaneRuns(std::span<const Schedule> schedules, const CheckOptions& options, const Symmetry& moves)
@@ -43,7 +43,7 @@ class LaneRuns {
 
  protected:
   Result<void> connect();
-  // An error if they do not come to their end, or messages are left over.
+  // An error if some lane does not finish, or messages are left over.
   Result<void> run_lanes();
   virtual Result<void> perform(LaneRun& lane) = 0;
   virtual Result<void> end_round(const LaneRun&) { return {}; }
@@ -70,7 +70,7 @@ class LaneRuns {
   std::vector<int> ready_;
 };
 
-// With all ranks, and their memory.
+// Simulates all ranks, and their memory.
 class Simulation final : public LaneRuns {
  public:
   Simulation(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table)

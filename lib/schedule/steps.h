@@ -1,4 +1,4 @@
-// This header: the steps of a schedule, and a list of them that takes no more memory for a million alike than for one.
+// This header: the steps of a schedule, and a list that stores a million similar steps in the memory of one.
 // Plain values; any thread.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-// The same with the index taken apart.
+// A Slice with its index split into block and chunk.
 struct PlacedSlice {
   Buffer buffer = Buffer::kNone;
   uint32_t block = 0;
@@ -38,10 +38,10 @@ constexpr PlacedSlice take_apart(const Slice& slice, uint32_t n_chunks) {
 // NCCL's fused primitive, in this order, all parts optional:
 //   value = (slice `before`) + (message received from rank `recv`) + (slice `local`);   "+" is the reduction
 //   keep value in slice `store`;   send value to rank `send`
-// At most two of the three are there, so that every reduction rounds once; a copy's only source is `local` or the
-// message. A step without any source or slice passes nothing on but that it happened (a barrier's message).
-// With recv == kEveryone it takes one message from every other rank instead, and the value is their sum in the order of
-// ranks, `local` standing at this rank's place: all of a reduction in one pass.
+// At most two of the three terms are present, so that every reduction rounds once; a copy's only source is `local` or
+// the message. A step without any source or slice only signals that it happened (a barrier's message).
+// With recv == kEveryone it takes one message from every other rank instead, and the value is their sum in rank order,
+// with `local` at this rank's place: a whole reduction in one pass.
 inline constexpr int32_t kEveryone = -2;
 struct Step {
   int32_t recv = -1;
@@ -52,18 +52,18 @@ struct Step {
   //   all-gather, reduce-scatter, gather, scatter     b: rank b's block
   //   all-to-all                                      s * n_ranks + d: from rank s to rank d
   //   send and receive                                this rank's input blocks, then its output blocks
-  // The last are numbered by each rank for itself; all others mean the same on all ranks.
+  // Each rank numbers the last kind separately; all others mean the same on all ranks.
   uint32_t chunk = 0;
   Slice before;
   Slice local;
   Slice store;
-  // This reduction completes the sum over all ranks: the executor divides here for an average. Every value that ends in
-  // an output has passed exactly one such step on its way, if the collective reduces.
+  // This reduction completes the sum over all ranks: the executor divides here for an average. If the collective
+  // reduces, every value that ends up in an output has passed exactly one such step.
   bool completes = false;
   bool operator==(const Step&) const = default;
 };
 
-// How chunks move on from one repetition to the next: by `stride`, round and round in each group of `modulus` chunks.
+// How chunks move from one repetition to the next: by `stride`, wrapping around within each group of `modulus` chunks.
 struct Walk {
   uint32_t stride = 0, modulus = 1;
   bool operator==(const Walk&) const = default;
@@ -71,7 +71,7 @@ struct Walk {
     const uint32_t in_group = chunk % modulus;
     return chunk - in_group + static_cast<uint32_t>((in_group + uint64_t{times} * stride) % modulus);
   }
-  // With its slices, but for scratch: they are of the same chunk.
+  // Moves the step's chunk and its slices, which are of that chunk, except those in scratch.
   Step move(Step step, uint32_t times) const {
     step.chunk = move(step.chunk, times);
     for (Slice* slice : {&step.before, &step.local, &step.store})
@@ -80,15 +80,15 @@ struct Walk {
   }
 };
 
-// A list of steps, as formulas: what is repeated is kept once, and a step is worked out when it is asked for. So what
-// one gets is a value, and what is in the list cannot be changed.
+// A compressed list of steps: a repeated sequence is stored once, and a step is computed when it is asked for. So
+// access returns a value, and steps in the list cannot be changed.
 class Steps {
  public:
-  // Patterns, which are steps as they are the first time, one after the other, all of them so many times.
+  // A sequence of patterns (the steps of the first repetition) that is done `times` times.
   struct Run {
     uint32_t first_pattern = 0, n_patterns = 0, times = 1;
     Walk walk;
-    uint32_t begin = 0;  // how many steps come before
+    uint32_t begin = 0;  // number of steps before this run
     bool operator==(const Run&) const = default;
   };
 
@@ -120,7 +120,7 @@ class Steps {
     bool operator==(const const_iterator& other) const {
       return run_ == other.run_ && time_ == other.time_ && pattern_ == other.pattern_;
     }
-    uint32_t pattern() const { return pattern_; }  // which of patterns()
+    uint32_t pattern() const { return pattern_; }  // index into patterns()
     uint32_t index() const;
 
    private:
@@ -136,7 +136,7 @@ class Steps {
   explicit Steps(std::span<const Step> steps);
 
   void push_back(const Step& step);
-  // The patterns' slices that move are of their steps' chunks.
+  // Slices in a pattern's input or output must be of its own chunk.
   void repeat(std::span<const Step> patterns, uint32_t times, Walk walk);
   void repeat(std::initializer_list<Step> patterns, uint32_t times, Walk walk) {
     repeat(std::span(patterns.begin(), patterns.size()), times, walk);
@@ -150,10 +150,10 @@ class Steps {
   const_iterator end() const {
     return {this, static_cast<uint32_t>(runs_.size()), 0, static_cast<uint32_t>(patterns_.size())};
   }
-  // Every peer, every kind of step, is in one of these.
+  // Every peer and every kind of step occurs in one of these.
   std::span<const Step> patterns() const { return patterns_; }
   std::span<const Run> runs() const { return runs_; }
-  // Of the index of a pattern: the step that it is first.
+  // The first step made from the pattern with this index.
   const_iterator first_of(uint32_t pattern) const;
 
  private:

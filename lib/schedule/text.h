@@ -1,4 +1,4 @@
-// One step as people read it, for to_text and the checker's errors: "recv 1 + in[2] -> out[2], send 3".
+// One step in readable form, for to_text and the checker's errors: "recv 1 + in[2] -> out[2], send 3".
 #pragma once
 
 #include <string>

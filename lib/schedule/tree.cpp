@@ -1,5 +1,5 @@
-// tree: a double binary tree (see double_tree.h), of which even chunks go through the first tree, on channel 0, and odd
-// ones through the second, on channel 1. Reduction up and broadcast down are lanes of their own, so one slot is enough.
+// tree: a double binary tree (see double_tree.h). Even chunks go through the first tree, on channel 0, odd ones through
+// the second, on channel 1. Reduction up and broadcast down are separate lanes, so one slot is enough.
 #include <algorithm>
 
 #include "schedule/algorithms.h"
@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 constexpr uint32_t kTrees = 2;
-// Where there are slow hosts: what comes back to them is on its way while they still send.
+// Times as many chunks where there are slow hosts, so that results are under way to them while they still send.
 constexpr uint32_t kSlowChunks = 4;
 
 using SlowHosts = std::span<const std::vector<int>>;
@@ -18,7 +18,7 @@ bool contains(std::span<const int> ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// Slow hosts hang below leaves of either tree, so that nothing goes through them but what is theirs:
+// Slow hosts hang below leaves of both trees, so that they forward no data of other hosts:
 //
 //         1            inner: 0 1 2, slow: 3 4 on one host, 5 on another
 //       /   \          .
@@ -28,10 +28,10 @@ bool contains(std::span<const int> ranks, int rank) {
 //      |
 //      4
 struct Members {
-  std::span<const int> inner;  // of `order` itself where that is all
+  std::span<const int> inner;  // `order` itself if no rank is left out
   std::vector<std::vector<int>> slow;
 
-  // All but the root, which is none of them if it is -1.
+  // All ranks but the root; -1: there is none.
   Members(std::span<const int> order, SlowHosts hosts, int root) : inner(order) {
     if (hosts.empty() && root < 0) return;
     const auto is_slow = [&](int rank) {
@@ -45,7 +45,7 @@ struct Members {
       std::erase(slow.back(), root);
     }
     std::erase_if(slow, [](const auto& host) { return host.empty(); });
-    // A leaf has room for two.
+    // A leaf has room for two slow hosts.
     if (slow.size() <= inner.size()) return;
     kept_.assign(order.begin(), order.end());
     std::erase(kept_, root);
@@ -55,7 +55,7 @@ struct Members {
   Members(const Members&) = delete;
   Members& operator=(const Members&) = delete;
 
-  // In ranks instead of positions.
+  // The rank's node, with peers as ranks instead of positions.
   TreeNode node(int rank, int tree) const {
     if (!slow.empty() && !contains(inner, rank)) return slow_node(rank, tree);
     TreeNode node = double_tree_node(tree, static_cast<int>(inner.size()), place_of(inner, rank));
@@ -118,9 +118,9 @@ void add_down(Steps& steps, const TreeNode& node, uint32_t chunk) {
 // One channel per tree serves both lanes: up sends to the parent and receives from children, down the other way round,
 // so no (peer, direction) is in both. The top's up lane does both and has no down lane beside it.
 //
-// The partial sum stands in out[c]. Nobody else can want that then: the final value, which the down lane stores there,
-// contains this rank's part and so comes only after the partial was sent; in place, in[c] has been read by the step
-// that overwrites it; and another round works on other chunks of the buffer.
+// The partial sum is kept in out[c], which nothing else needs at that time: the final value, which the down lane stores
+// there, contains this rank's part and so comes only after the partial sum was sent; in place, in[c] has been read by
+// the step that overwrites it; and another round works on other chunks of the buffer.
 Schedule tree_all_reduce(const Ranks& r) {
   const uint32_t n_chunks = kTrees * r.lanes * (r.slow.empty() ? 1 : kSlowChunks);
   Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = n_chunks};
@@ -172,7 +172,7 @@ Schedule tree_broadcast(const Ranks& r) {
   return schedule;
 }
 
-// Only the root has an output: partial sums stand in scratch, in a chunk for each tree.
+// Only the root has an output, so partial sums are in scratch, in one chunk for each tree.
 Schedule tree_reduce(const Ranks& r) {
   Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = kTrees * r.lanes};
   const Members others(r.order, r.slow, r.root);
@@ -192,7 +192,7 @@ Schedule tree_reduce(const Ranks& r) {
   return schedule;
 }
 
-// Of a tree's ways, those that leave a host with several ranks.
+// How many edges of a tree leave one host.
 double ways_out(const Workload& b) {
   return b.here > 1 ? std::max(1.3, 1.3 * b.here * b.out_share()) : 1;
 }
@@ -230,7 +230,7 @@ Cost rooted_cost(const Workload& b) {
   return e;
 }
 
-// Of the blocks that are sent around, those that leave the host: over a distance d so do those of d of its ranks.
+// The share of the sent blocks that leave the host: over a distance d, those of d of its ranks do.
 double out_of_circle(const Workload& b) {
   double blocks = 0;
   for (double d = 1; d < b.n; d *= 2) blocks += std::min(d, b.n - d) * std::min(1.0, d / b.here);

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-// One trip: the steps make(tick) for the ticks first .. last. But for the first one, the last one and that of tick
-// `turn` those on either side of it are alike but for their chunks, which `walk` moves.
+// One trip: the steps make(tick) for the ticks first .. last. The steps between the first and tick `turn`, and those
+// between it and the last, are alike except for their chunks, which `walk` moves.
 template <class Make>
 void repeat_ticks(Steps& steps, int first, int turn, int last, Walk walk, Make make) {
   int begins[] = {first, first + 1, turn, turn + 1, last, last + 1};
@@ -20,9 +20,9 @@ void repeat_ticks(Steps& steps, int first, int turn, int last, Walk walk, Make m
       steps.repeat({make(begins[k])}, static_cast<uint32_t>(begins[k + 1] - begins[k]), walk);
 }
 
-// Calls tick(trip, number) for the ticks of all trips, one trip after the other. A trip's first step needs nothing from
-// anyone, and its last sends nothing: so the next trip's first message leaves before the wait for this trip's last one,
-// which saves one hop per trip. Every rank is then two messages ahead at most: two slots.
+// Calls tick(trip, number) for the ticks of all trips, one trip after the other. A trip's first step receives nothing
+// and its last one sends nothing, so the next trip's first message leaves before the wait for this trip's last one,
+// which saves one hop per trip. Every rank is then at most two messages ahead: two slots.
 template <class Tick>
 void for_each_tick(int first_trip, int n_trips, int by, int n_ticks, Tick tick) {
   if (first_trip < n_trips) tick(first_trip, 0);
@@ -33,7 +33,7 @@ void for_each_tick(int first_trip, int n_trips, int by, int n_ticks, Tick tick) 
   }
 }
 
-// The same steps where one trip is like the other, but for the chunks, which `walk` moves: make(trip, tick).
+// The same steps, make(trip, tick), where all trips are alike except for their chunks, which `walk` moves.
 template <class Make>
 void repeat_trips(Steps& steps, int n_trips, int n_ticks, Walk walk, Make make) {
   std::vector<Step> trip;
