@@ -1,5 +1,5 @@
-// debug: what a rank was asked to do, in a form that travels with every message, so that ranks which were asked
-// different things find out instead of hanging. Plain values. What it did before is in recorder.h.
+// debug: what a rank was asked to do, in a form that travels with every message, so that ranks that were asked to do
+// different things find out instead of hanging. Plain values. A rank's past operations are in recorder.h.
 #pragma once
 
 #include <array>
@@ -23,12 +23,12 @@ struct Call {
   RedOp op = RedOp::kSum;
   Algo algo = Algo::kAuto;
   int32_t root = 0;
-  uint32_t blocks = 0;  // where every rank's has a size of its own: hash_of() them
+  uint32_t blocks = 0;  // hash_of() the block sizes, where each rank's has its own; else 0
 
   bool operator==(const Call&) const = default;
 };
 
-// The 32 bytes of a message's tag, losslessly: both calls can be written out, and comparing costs four words.
+// A call as the 32 bytes of a message's tag, without loss: both calls can be printed, and comparing costs four words.
 using TagWords = std::array<uint64_t, 4>;
 TagWords to_tag(const Call& call);
 Call from_tag(const TagWords& words);
@@ -36,16 +36,16 @@ Call from_tag(const TagWords& words);
 // "AllReduce(count=1024, float, sum) [ring] as operation 7"
 std::string to_text(const Call& call);
 
-// Of the sizes of all ranks' blocks, in their order. Never 0.
+// A hash of the sizes of all ranks' blocks, in rank order. Never 0.
 uint32_t hash_of(std::span<const uint64_t> blocks);
 
-// The same as far as the user says: a choice of algorithm may be under way.
+// Whether the user's arguments are the same. Algorithms may differ while a new choice of them is under way.
 inline bool is_same_request(const Call& a, const Call& b) {
   return a.collective == b.collective && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          a.blocks == b.blocks;
 }
 
-// What kAllReduceQuantized says in `root`: the type that travels, and elements per block.
+// What kAllReduceQuantized packs into `root`: the type on the wire, and elements per block.
 struct Wire {
   DataType dtype = DataType::kInt8;
   uint32_t block_elems = 0;
@@ -61,14 +61,14 @@ inline bool is_point_to_point(const Call& call) {
   return call.collective == Collective::kSendRecv;
 }
 
-// A call with whatever is known of it: its blocks, and " (...)" for the place that called it.
+// A call with whatever is known about it: its block sizes, and " (...)" for the place that called it.
 struct Account {
   int rank = -1;
   Call call;
   std::vector<uint64_t> blocks = {};
   std::string place = {};
 };
-// That two ranks called different things.
+// The error when two ranks have called different operations.
 Error disagreement(const Account& one, const Account& other);
 
 }  // namespace tutti

@@ -5,11 +5,11 @@
 namespace tutti {
 namespace {
 
-// So many operations may wait for a rank's entries, which then does without.
+// At most this many operations wait for a rank's entries; beyond that they are compared without that rank.
 constexpr size_t kMostOperations = 4 * TraceMemory::kOperations;
 constexpr size_t kLatecomers = 100;
 
-// Of an even number the lower one: half of the others may be late, too.
+// Of an even number, the lower middle one: half of the others may be late, too.
 int64_t median(std::vector<int64_t> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);
@@ -17,14 +17,14 @@ int64_t median(std::vector<int64_t> values) {
   return *middle;
 }
 
-// Nobody leaves it before all have come: it gives everybody something of all.
+// Whether nobody leaves it before all have come: so it is where every rank receives something from all.
 bool joins(Collective collective) {
   return !traits(collective).has_root && collective != Collective::kSendRecv && collective != Collective::kNone;
 }
 
 using Times = std::map<int, int64_t>;  // by rank
 
-// How much more than the others' median it is.
+// By how much the rank's time exceeds the others' median.
 int64_t excess(const Times& times, int rank) {
   std::vector<int64_t> others;
   for (const auto& [other, ns] : times)
@@ -32,7 +32,7 @@ int64_t excess(const Times& times, int rank) {
   return times.at(rank) - median(std::move(others));
 }
 
-// When each came, by one clock; or before its host left, where there are several.
+// When each rank came, by one clock; with several hosts, relative to when its host left.
 Times arrivals(const std::map<int, Attendance>& ranks) {
   std::map<int, std::vector<int64_t>> left;  // by host
   for (const auto& [rank, at] : ranks) left[at.host].push_back(at.left_ns);
@@ -157,7 +157,7 @@ Attendants::Seen Attendants::look() {
   const auto n_ranks = static_cast<size_t>(mine_.header().n_ranks);
   if (all_.size() < n_ranks && looks_++ % kLooksPerFind == 0) find();
   const TickClock clock(mine_.header());
-  std::map<int, uint64_t> from;  // of all at the same time: samples are to be of the same operations
+  std::map<int, uint64_t> from;  // found for all at the same time, so that samples are of the same operations
   for (const auto& [rank, attendant] : all_)
     if (clock.is_for(attendant.file.header())) from[rank] = read_from(attendant.file.header(), attendant.way.read());
   for (const auto& [rank, nth] : from) {

@@ -21,7 +21,7 @@ namespace tutti {
 namespace {
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
-// Null without a profiler. A program with more rights than its user loads none.
+// Null without a profiler. A program with more rights than its user (setuid) loads none.
 nvtxDomainHandle_t profiler() {
   static const nvtxDomainHandle_t domain =
       secure_getenv("NVTX_INJECTION64_PATH") == nullptr ? nullptr : nvtxDomainCreateA("tutti");
@@ -64,7 +64,7 @@ Told tell(const TraceSlot& slot) {
 
 }  // namespace
 
-// It counts as a tool like those that the kernel counts.
+// A profiler counts as one more tool, beside those that the kernel counts.
 void attach_profiler() {
   [[maybe_unused]] static const bool once = [] {
     const auto n = static_cast<unsigned short>(profiler() == nullptr ? 0 : 1);

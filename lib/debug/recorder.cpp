@@ -32,8 +32,8 @@ struct Registry {
 };
 Registry& registry();
 
-// A program that ends in good order leaves no files, though it may not have destroyed its communicators. What a
-// communicator was in when it broke is left for who asks why.
+// A program that exits normally leaves no files, even if it has not destroyed its communicators. Only the files of
+// communicators that failed or are in an operation are left, for people who ask why.
 void remove_files() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
@@ -59,7 +59,7 @@ void* map_private() {
   return memory;
 }
 
-// All of it is there from the start: a file system that is full would end the process in the middle of an operation.
+// All of it is allocated from the start: a full file system would kill the process in the middle of an operation.
 Result<void*> map_file(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return system_error("open " + path, errno);
@@ -89,7 +89,7 @@ std::string text_of_place(const TraceSlot& slot) {
   return in_parentheses(place_name(to_place(slot.place_or_caller())));
 }
 
-// Whether this CPU's counter can stand for time: the kernel itself takes it for that.
+// Whether this CPU's counter can be used as a clock: on x86, if the kernel itself uses it.
 bool cpu_counts_time() {
   static const bool counts = [] {
 #if defined(__x86_64__)
@@ -121,7 +121,7 @@ Recorder::~Recorder() {
 
 void Recorder::use(void* memory) {
   if (memory_ != nullptr) munmap(memory_, sizeof(TraceMemory));
-  TraceHeader& header = *new (memory) TraceHeader{};  // what follows it is zero, as mapped
+  TraceHeader& header = *new (memory) TraceHeader{};  // the rest is zero, as mapped
   memory_ = static_cast<TraceMemory*>(memory);
   slots_ = memory_->slots;
   header.rank = -1;
@@ -134,11 +134,11 @@ void Recorder::use(void* memory) {
 }
 
 void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
-  static std::atomic<int> swept_by{0};  // a forked child does it again
+  static std::atomic<int> swept_by{0};  // a process; a forked child sweeps again
   const std::string folder = env_string(Env::kTraceDir);
   const ProcessId me = this_process();
   if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
-  const std::lock_guard lock(registry().mutex);  // for who visits them
+  const std::lock_guard lock(registry().mutex);  // against for_each_recorder()
   const std::string path = folder + "/" + trace_file_name(me, ++registry().files);
   if (const auto memory = map_file(path)) {
     use(memory.value());
@@ -219,7 +219,7 @@ std::string TracePlace::read(uint64_t place) const {
   return number.load(std::memory_order_acquire) == place ? text : "";
 }
 
-// A collective. Null where it is too long ago; it may be overwritten by now.
+// The last collective up to this number. Null if it is too long ago; the slot may have been overwritten since.
 const TraceSlot* TraceMemory::last_up_to(uint64_t sequence) const {
   const uint64_t last = header.begun.load(std::memory_order_acquire);
   for (uint64_t nth = last; nth > 0 && last - nth < kOperations; nth--) {

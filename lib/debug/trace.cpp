@@ -15,10 +15,10 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kMostNs = int64_t{1} << 60;  // 36 years: no clock of a computer that is on says more
+constexpr int64_t kMostNs = int64_t{1} << 60;  // 36 years: no computer has been on for longer
 constexpr int32_t kMostRanks = 1 << 17;
 
-// Files may have been written by anybody, or by half. What is read from them is added, and counted up to.
+// Files may have been written by anybody, or only in part. Values from them are added up and used as limits of loops.
 bool is_sound(const TraceHeader& header) {
   const auto is_time = [](int64_t ns) { return ns >= 0 && ns < 2 * kMostNs; };
   return header.magic == TraceHeader::kMagic && header.n_ranks > 0 && header.n_ranks <= kMostRanks &&
@@ -30,7 +30,7 @@ std::string text_of(const char (&field)[kBytes]) {
   return std::string(field, strnlen(field, kBytes));
 }
 
-// False where it was written meanwhile, or long overwritten.
+// False if the slot was written meanwhile, or has long been overwritten.
 bool read_slot(const TraceSlot& slot, uint64_t nth, const TickClock& clock, TracedOperation* to) {
   constexpr auto kOrder = std::memory_order_acquire;
   if (slot.nth.load(kOrder) != nth) return false;
@@ -127,7 +127,7 @@ Trace TraceFile::read(const TickClock& clock, uint64_t nth) const {
 }
 
 Trace TraceFile::read_end(const TickClock& clock) const {
-  constexpr uint64_t kSome = 8;  // the last one may not be whole yet
+  constexpr uint64_t kSome = 8;  // several, as the last one may be incomplete
   const uint64_t begun = header().begun.load(std::memory_order_acquire);
   return read(clock, begun - std::min(begun, kSome));
 }

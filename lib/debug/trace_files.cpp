@@ -24,7 +24,7 @@ constexpr char kPrefix[] = "tutti-trace.";
 constexpr size_t kMostFiles = 64;
 constexpr int64_t kHourNs = 3600 * int64_t{1'000'000'000};
 
-// The fields after the program's name, which may hold anything: the state is the third of all, the start the 22nd.
+// Two fields after the program's name, which may contain anything: the third is the state, the 22nd the start time.
 struct Stat {
   char state = 'X';
   uint64_t start = 0;
@@ -42,7 +42,7 @@ Stat stat_of(const std::string& process) {
   return {state, strtoull(at, nullptr, 10)};
 }
 
-// The first namespace has the same number on all machines.
+// With the machine, because the initial namespace has the same number on all machines.
 uint64_t own_pid_namespace() {
   struct stat ns {};
   uint32_t machine = 0;
@@ -55,7 +55,7 @@ struct File {
   ProcessId maker;
 };
 
-// Of all machines.
+// Files of all machines that share the folder.
 std::vector<File> all_files(const std::string& folder) {
   std::vector<File> files;
   for (const std::string& name : entries_of(folder))
@@ -83,7 +83,7 @@ char process_state(const ProcessId& process) {
   static const uint64_t mine = own_pid_namespace();
   if (process.pid_namespace != mine) return '?';
   const Stat found = stat_of(std::to_string(process.pid));
-  // Without a descriptor nothing can be read of it.
+  // Without a free file descriptor, its status cannot be read.
   if (found.start == 0 && (kill(process.pid, 0) == 0 || errno == EPERM)) return '?';
   return found.start == process.start ? found.state : 'X';
 }
@@ -116,7 +116,7 @@ std::vector<std::string> trace_files(const std::string& folder) {
 }
 
 void sweep_trace_files(const std::string& folder) {
-  std::vector<std::pair<int64_t, std::string>> evidence;  // and when it ended
+  std::vector<std::pair<int64_t, std::string>> evidence;  // time of the last operation, path
   for (const auto& [path, maker] : all_files(folder)) {
     const char state = process_state(maker);
     if (state != 'X') {
@@ -125,7 +125,7 @@ void sweep_trace_files(const std::string& folder) {
     }
     const auto file = TraceFile::open(path);
     const Trace end = file ? file.value().read_end(TickClock(file.value().header())) : Trace{};
-    const int64_t last_ns = last_ns_of(end), ago_ns = end.read_ns - last_ns;  // below 0: before a reboot
+    const int64_t last_ns = last_ns_of(end), ago_ns = end.read_ns - last_ns;  // below 0: from before a reboot
     if (end.is_evidence() && ago_ns >= 0 && ago_ns < kHourNs)
       evidence.emplace_back(last_ns, path);
     else

@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-// How many bytes the character takes that begins here; 0: that is no UTF-8. Names of files may be anything, and names
-// of places have been cut.
+// How many bytes the character at `at` has; 0: it is not UTF-8. Names of files may be anything, and names of places may
+// have been cut.
 size_t character_bytes(const std::string& text, size_t at) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const unsigned first = byte(at), second = byte(at + 1);
@@ -39,7 +39,7 @@ std::string json_text(const std::string& text) {
   return json + "\"";
 }
 
-// As PyTorch calls them; its analyser knows the operations of a few libraries only, of which NCCL's names are Tutti's.
+// PyTorch's names. Its analyser knows the operations of only a few libraries; Tutti uses NCCL's names.
 std::string torch_name(const Trace& trace, const Call& call) {
   static constexpr const char* kNames[] = {"barrier",        "all_reduce", "broadcast", "reduce",  "all_gather",
                                            "reduce_scatter", "all_to_all", "gather",    "scatter", "barrier",
@@ -58,7 +58,7 @@ const char* torch_dtype(DataType type) {
   return static_cast<int>(type) < kDataTypes ? kNames[static_cast<int>(type)] : "Undefined";
 }
 
-// Elements, of all ranks where the buffer has a block for each.
+// In elements; of all ranks' blocks where the buffer has one for each.
 struct Sizes {
   uint64_t input, output;
 };
@@ -124,7 +124,7 @@ std::string about(const Trace& trace) {
   std::string json = "{\"rank\": " + std::to_string(trace.rank) + ", \"ranks\": " + std::to_string(trace.n_ranks);
   json += ", \"group\": \"" + format("%016llx", static_cast<unsigned long long>(trace.group)) + "\"";
   json += ", \"host\": " + json_text(trace.host) + ", \"program\": " + json_text(trace.program);
-  json += ", \"machine\": " + std::to_string(trace.process.pid_namespace >> 32);  // hosts may have one name
+  json += ", \"machine\": " + std::to_string(trace.process.pid_namespace >> 32);  // hosts may share a name
   json += ", \"pid\": " + std::to_string(trace.process.pid) + ", \"error\": " + json_text(trace.error);
   json += ", \"written_ns\": " + std::to_string(trace.read_ns + trace.real_offset_ns) + ", \"waits_for\": [";
   for (const Recorder::Awaited& awaited : trace.wait.awaited)

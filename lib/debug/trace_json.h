@@ -1,5 +1,5 @@
 // This header: a trace as JSON, in the shape of PyTorch's flight recorder ("entries", "pg_config", "pg_status"), with
-// what only Tutti knows under "tutti". From any thread; waits for a file system.
+// Tutti's own additions under "tutti". From any thread; may block on a file system.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace tutti {
 
 std::string to_json(const Trace& trace);
 
-// `pattern`, with what %r, %p, %h and %g stand for.
+// `pattern` with %r, %p, %h and %g replaced by rank, process, host and group.
 std::string trace_path(const std::string& pattern, const Trace& trace);
 
-// To the file of that name, which it returns.
+// Writes to the file that `pattern` stands for, and returns its path.
 Result<std::string> write_trace(const Trace& trace, const std::string& pattern);
 
-// To the file that TUTTI_TRACE_FILE is a pattern of; nowhere if that is empty. What goes wrong is logged.
+// Writes to the file that `pattern`, from TUTTI_TRACE_FILE, stands for, unless it is empty. Failures are logged.
 void write_trace_file(const Recorder& recorder, const std::string& pattern);
 
 }  // namespace tutti

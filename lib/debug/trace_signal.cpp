@@ -17,13 +17,13 @@ namespace {
 
 int g_wake = -1;
 pid_t g_owner = -1;
-std::atomic<bool> g_waits{false};    // the owner's thread, for the signal
-struct sigaction g_before, g_first;  // what this process had before, and the first that had this handler
+std::atomic<bool> g_waits{false};    // whether the owner's thread waits for the signal
+struct sigaction g_before, g_first;  // replaced in this process; replaced in the first process that had this handler
 
 void on_sigterm(int) {
   const int kept = errno;
-  // No thread waits in a forked child, which has the handler, nor once all is written: what a child had before it made
-  // a communicator may be this one, from its parent, or go on to it.
+  // A forked child inherits the handler but not the thread, and once all is written there is none. Not g_before's: in a
+  // child that may be this handler, inherited from its parent, or one that calls it.
   if (getpid() != g_owner || !g_waits) {
     sigaction(SIGTERM, &g_first, nullptr);
     raise(SIGTERM);

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// What keeps a rank from going on, the worst last. kWorks and kWaits are no causes.
+// What keeps a rank from going on, the worst last. kWorks and kWaits are not causes.
 enum class Plight { kWaits, kWorks, kUnknown, kElsewhere, kFailed, kSilent, kStopped, kGone };
 
 std::string seconds(int64_t ns) {
@@ -19,7 +19,7 @@ std::string seconds(int64_t ns) {
 class Inquest {
  public:
   explicit Inquest(const Witnesses& witnesses) : witnesses_(witnesses) {
-    // Where all are gone somebody has ended the whole job, and it counts what each was in.
+    // If all are gone, somebody has ended the whole job, and what counts is the operation that each was in.
     looks_back_ = !witnesses.empty() &&
                   std::all_of(witnesses.begin(), witnesses.end(), [](const auto& w) { return is_gone(w.second); });
   }
@@ -68,7 +68,7 @@ class Inquest {
     return found;
   }
 
-  // The shortest way to the worst that can be reached; empty if nobody there is a cause.
+  // The shortest chain to the worst rank that can be reached; empty if none of them is a cause.
   std::vector<int> chain_from(int start) const {
     std::map<int, int> before{{start, -1}};
     std::deque<int> next{start};
@@ -150,7 +150,7 @@ class Inquest {
   bool looks_back_ = false;
 };
 
-// Ranks of different groups wait for each other, too, where one process is in both.
+// Ranks of different groups also wait for each other, if one process is in both groups.
 void look_elsewhere(std::map<uint64_t, Witnesses>& groups) {
   for (auto& [group, ranks] : groups)
     for (auto& [rank, witness] : ranks)
