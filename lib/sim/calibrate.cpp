@@ -25,7 +25,7 @@ Result<double> loss_of(Operations operations, const Cluster& cluster) {
   return sum / static_cast<double>(errors.size());
 }
 
-// Its costs times or through `step`, one after the other, as long as that gains something.
+// Multiplies or divides the cluster's costs by `step`, one after the other, for as long as that reduces the loss.
 Result<void> descend(Operations operations, double step, Cluster* cluster, double* least) {
   std::vector<double*> costs{&cluster->cpus.summed_byte_ns, &cluster->cpus.far_byte_ns, &cluster->cpus.operation_ns,
                              &cluster->cpus.switch_ns,      &cluster->nic.burst_bytes,  &cluster->cpus.cache_bytes,

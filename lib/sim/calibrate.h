@@ -1,5 +1,5 @@
-// This header: what messages, bytes and switches cost on a cluster, from what operations took there. Pure functions;
-// any thread.
+// This header: what messages, bytes and switches cost on a cluster, from measured times of operations there. Pure
+// functions; any thread.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace tutti::sim {
 
-// An operation that the first ranks of the cluster have done again and again.
+// An operation that the first ranks of the cluster have repeated, and its measured time.
 struct MeasuredOperation {
   SimulatedOperation of;
   Algo algo = Algo::kAuto;
@@ -18,12 +18,12 @@ struct MeasuredOperation {
 
 struct Calibration {
   Cluster cluster;
-  double median_error = 0;  // of the operations
+  double median_error = 0;  // over the operations
 };
 
-// The costs and speeds of `start` changed so that the simulated times are nearest: coordinate descent on the mean of
-// |log(simulated / measured)|. What is 0 stays 0, and what no operation has to do with stays as it is. Takes some
-// hundred simulations of each operation. kInvalidUsage: there are none.
+// Adjusts the costs and speeds of `start` so that simulated times are nearest to measured ones: coordinate descent on
+// the mean of |log(simulated / measured)|. What is 0 stays 0, and what affects no operation stays as it is. Takes some
+// hundred simulations of each operation. kInvalidUsage: there are no operations.
 Result<Calibration> calibrate(std::span<const MeasuredOperation> operations, Cluster start);
 
 }  // namespace tutti::sim

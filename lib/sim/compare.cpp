@@ -14,7 +14,7 @@ Medium medium_of(const Conduit& way, const Cluster& cluster) {
   return {way.latency_ns, turn, way.message_ns, way.byte_ns};
 }
 
-// How the schedules and the network resemble those of the first ranks, if there are few of these.
+// How schedules and network repeat those of the first ranks; nothing if they do not.
 std::optional<Symmetry> symmetry_of(const Network& network, const std::function<Schedule(int)>& schedule) {
   const int n = network.n_ranks();
   Schedule first = schedule(0);
@@ -31,7 +31,7 @@ std::optional<Symmetry> symmetry_of(const Network& network, const std::function<
 
 }  // namespace
 
-// The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
+// The planner knows no ports within a host, so their bytes count as work, half of it at either end. Nor caches.
 Prices prices_of(const Cluster& cluster) {
   Prices prices{.shm = medium_of(cluster.local, cluster), .network = medium_of(cluster.nic, cluster)};
   prices.shm.byte += 0.5e9 / cluster.local.bytes_per_second;

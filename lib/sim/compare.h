@@ -1,4 +1,4 @@
-// This header: an operation by each of the planner's algorithms, on a network. Pure functions; any thread.
+// This header: simulates an operation with each of the planner's algorithms. Pure functions; any thread.
 #pragma once
 
 #include "plan/planner.h"
@@ -15,15 +15,15 @@ struct SimulatedOperation {
   uint64_t most_steps = UINT64_MAX;  // see Job
 };
 
-// What the planner would pay on the network.
+// The planner's prices on the cluster.
 Prices prices_of(const Cluster& cluster);
 
 // The planner as it is on rank 0.
 Planner planner_of(const Network& network);
 Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype);
-// Of one block, as planner.h and rank_cost_of() want it.
+// The bytes of one block, as planner.h and rank_cost_of() expect them.
 uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks);
-// All that the planner considers where the order of additions is free; `algo` other than kAuto: only that one's.
+// All that the planner considers where the order of additions is free; `algo` alone if that is not kAuto.
 std::vector<Algo> algorithms_of(const Planner& planner, const SimulatedOperation& operation, Algo algo);
 
 Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Algo algo);

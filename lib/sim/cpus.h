@@ -1,5 +1,5 @@
-// This header: who has which CPU, and who waits for one. A rank keeps its CPU until it gives it up, and takes the same
-// one again if that is free. One thread.
+// This header: which rank has which CPU, and which ranks wait for one. A rank keeps its CPU until it gives it up, and
+// takes the same one again if that is free. One thread.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class Cpus {
     for (size_t r = 0; r < ranks_.size(); r++) ranks_[r].cpu = static_cast<size_t>(static_cast<int>(r) % here % n);
   }
 
-  // Nanoseconds until it has one. Below 0: none is free, and the rank waits until next() names it.
+  // Takes a CPU: nanoseconds until the rank has it. Below 0: none is free, and the rank waits until next() names it.
   double take(int index) {
     Rank& rank = ranks_[static_cast<size_t>(index)];
     if (rank.has_cpu) return 0;
@@ -46,7 +46,7 @@ class Cpus {
     if (std::exchange(rank.has_cpu, false)) host_of(index).cpus[rank.cpu].is_free = true;
   }
 
-  // Who has waited longest for a CPU of this rank's host; -1: nobody.
+  // The rank that has waited longest for a CPU of this rank's host; -1: none.
   int next(int index) {
     std::deque<int>& waiting = host_of(index).waiting;
     if (waiting.empty()) return -1;
@@ -66,7 +66,7 @@ class Cpus {
     std::deque<int> waiting;
   };
   struct Rank {
-    size_t cpu = 0;  // of its host, that it has or had last
+    size_t cpu = 0;  // the one of its host that it has or had last
     bool has_cpu = false, waits = false;
   };
   Host& host_of(int rank) {

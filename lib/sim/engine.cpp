@@ -9,8 +9,7 @@
 namespace tutti::sim {
 namespace {
 
-// When each rank dies, or is told that one has. The connections of who dies break, which its neighbours see and pass
-// on.
+// When each rank dies, or is told that one has. A dead rank's connections break, which its neighbours see and pass on.
 std::vector<double> stop_times(const Network& network, const std::function<std::vector<int>(int)>& neighbours) {
   std::vector<double> stops(static_cast<size_t>(network.n_ranks()), Network::kNever);
   std::priority_queue<std::pair<double, int>, std::vector<std::pair<double, int>>, std::greater<>> told;
@@ -47,7 +46,7 @@ class Engine {
     TUTTI_TRY(lanes_.connect(n_first_));
     begin();
     while (!events_.is_empty()) {
-      // All that happens at one moment, then the speeds that follow from it.
+      // All events of one moment, then the speeds that follow from them.
       do handle(events_.take());
       while (events_.has_more_now());
       traffic_.settle();
@@ -60,17 +59,17 @@ class Engine {
 
  private:
   struct RankRun {
-    std::deque<int> lanes;  // that wait for this rank
+    std::deque<int> lanes;  // those that wait for the rank to do their step
     bool is_busy = false;
     int lanes_left = 0;
-    int operations = 0;                 // that it has done
-    double operation_ns = 0;            // of its CPU, before its next step
+    int operations = 0;                 // number that it has done
+    double operation_ns = 0;            // CPU time before its next step
     double stops_ns = Network::kNever;  // when it dies, or is told that another one has
   };
 
   void begin() {
     const std::vector<double> stops = stop_times(network_, job_.neighbours);
-    // What is small the library has worked out beforehand (SmallRun in exec/run.h).
+    // The library has prepared small operations beforehand (SmallRun in exec/run.h).
     operation_ns_ = lanes_.are_small() ? 0 : network_.cluster().cpus.operation_ns;
     for (size_t r = 0; r < ranks_.size(); r++) ranks_[r].stops_ns = stops[r], ranks_[r].operation_ns = operation_ns_;
     outcome_.ends_ns.assign(ranks_.size(), 0);
@@ -89,7 +88,7 @@ class Engine {
       case Event::kLeaves: traffic_.leave(event.id); break;
       case Event::kFlowEnds:
         if (event.version == traffic_.link(event.id).version) {
-          Span message = traffic_.flow_ended(event.id);  // its lane is one of all ranks
+          Span message = traffic_.flow_ended(event.id);  // its lane counts through all ranks
           message.lane = lanes_[message.lane].index;
           note(message);
         }
@@ -125,7 +124,7 @@ class Engine {
            std::any_of(recvs.begin(), recvs.end(), [&](int link) { return traffic_.is_empty(link); });
   }
 
-  // Its step may be able to run now.
+  // Starts the lane's next step if it can run now.
   void look_at(int index) {
     LaneRun& looked = lanes_[index];
     const double now_ns = events_.now_ns();
@@ -140,7 +139,7 @@ class Engine {
     start_work(looked.rank);
   }
 
-  // Of the rank's CPU.
+  // CPU time of the lane's next step.
   double cost_of(const LaneRun& lane) {
     const Ends& step = lane.now();
     const uint64_t bytes = lanes_.bytes_of(lane);
@@ -150,7 +149,7 @@ class Engine {
     return ns * network_.slowdown(lane.rank);
   }
 
-  // A rank keeps its CPU until it has nothing to do, as one that polls does.
+  // A rank keeps its CPU until it has nothing to do, as a rank that polls does.
   void start_work(int index) {
     RankRun& starting = rank(index);
     while (!starting.is_busy && !starting.lanes.empty() && events_.now_ns() < starting.stops_ns) {
@@ -170,7 +169,7 @@ class Engine {
     }
   }
 
-  // It is not done before all of what it receives has left; its own message may be there for others before that.
+  // The step is not done before all that it receives has left its sender; its own message may arrive before that.
   void begin_work(int index, double ns) {
     LaneRun& begun = lanes_[index];
     double ends_ns = events_.now_ns() + ns;
@@ -183,7 +182,7 @@ class Engine {
     if (begun.has_sent) traffic_.send_early(send, bytes, early_ns, ends_ns);
   }
 
-  // The step has been done: its messages' slots are free, its own message leaves.
+  // The step is done: its messages' slots are free, its own message leaves.
   void finish_work(int index) {
     LaneRun& done = lanes_[index];
     const uint64_t bytes = lanes_.bytes_of(done);
@@ -216,7 +215,7 @@ class Engine {
     }
   }
 
-  // If it has nothing to do; whoever has waited longest is next.
+  // Gives up the CPU of a rank that has nothing to do; the rank that has waited longest is next.
   void release_cpu(int index) {
     start_work(index);
     if (rank(index).is_busy) return;
@@ -231,7 +230,7 @@ class Engine {
     if (job_.traces && span.end_ns > span.begin_ns) outcome_.spans.push_back(span);
   }
 
-  // What the first ranks did, the others did too.
+  // What the first ranks did, the others like them did too.
   void stand_for_all() {
     const auto times = static_cast<uint64_t>(network_.n_ranks() / n_first_), row = static_cast<uint64_t>(job_.row);
     outcome_.messages = traffic_.messages() * times / row;
@@ -243,7 +242,7 @@ class Engine {
       outcome_.wire_bytes.push_back(traffic_.bytes_of_wire(network_.first_wire(wire, n_first_)) / row);
   }
 
-  // For who is not done, what it waits for does not come any more.
+  // What the ranks that are not done wait for does not come any more.
   Result<void> end_ranks() {
     for (int lane = 0; lane < lanes_.end(n_first_ - 1); lane++)
       if (const LaneRun& left = lanes_[lane]; !lanes_.is_done(left) && rank(left.rank).stops_ns == Network::kNever)
@@ -270,9 +269,9 @@ class Engine {
   Lanes lanes_;
   std::vector<RankRun> ranks_;
   Cpus cpus_;
-  double operation_ns_ = 0;  // of a CPU, before each
+  double operation_ns_ = 0;  // CPU time before each operation
   std::vector<int> to_look_at_;
-  double first_ends_ns_ = 0;  // of the operations, the first
+  double first_ends_ns_ = 0;  // when all have done the first operation
   Outcome outcome_;
 };
 

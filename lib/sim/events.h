@@ -1,4 +1,4 @@
-// This header: what happens, and when: the earliest first, and what was posted first of what happens at one moment. One
+// This header: a queue of events: the earliest first, and events of one moment in the order they were posted. One
 // thread.
 #pragma once
 
@@ -24,7 +24,7 @@ class Events {
   void post(double at_ns, Event::Kind kind, int id, uint32_t version = 0) {
     queue_.push({at_ns, posted_++, kind, id, version});
   }
-  // The next one's moment is now from here on.
+  // Takes the next event, and moves now_ns() to its time.
   Event take() {
     const Event event = queue_.top();
     queue_.pop();

@@ -6,7 +6,7 @@
 namespace tutti::sim {
 namespace {
 
-// Shares that differ by less are equal: rounding.
+// Shares that differ by a smaller factor count as equal, because of rounding.
 constexpr double kSame = 1 + 1e-9;
 
 }  // namespace
@@ -38,7 +38,7 @@ void Flows::see(int index) {
   component_.push_back(index);
 }
 
-// All wires that the touched ones have to do with.
+// All wires that are connected with the touched ones through flows.
 void Flows::find_component() {
   epoch_++;
   component_.clear();
@@ -64,7 +64,7 @@ double Flows::least_share() const {
   return least;
 }
 
-// The wire's flows cannot go faster than this.
+// Sets the speed of those of the wire's flows that have none yet.
 void Flows::fix(int index, double speed, double now_ns) {
   for (const int id : wire(index).flows) {
     Flow& fixed = flow(id);
@@ -83,8 +83,8 @@ void Flows::fix(int index, double speed, double now_ns) {
   }
 }
 
-// The wire with the least for each of its flows decides on them, then the one that has the least of those that are
-// left.
+// The wire with the least share for each of its flows sets their speed, then the one with the least of the rest, and so
+// on.
 std::span<const Flows::Change> Flows::settle(double now_ns) {
   changes_.clear();
   if (touched_.empty()) return {};

@@ -1,6 +1,6 @@
-// This header: messages under way, and how fast each goes: all that cross a wire share it max-min fairly. No flow could
-// be faster without making one slower that is not faster than it. Only flows that share wires, directly or through
-// others, are worked out anew when one begins or ends. One thread.
+// This header: messages under way, and how fast each goes: all that cross a wire share it max-min fairly, so no flow
+// could be faster without slowing down one that is not faster. When a flow begins or ends, only flows that share wires
+// with it, directly or through others, are computed again. One thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Flows {
     int id;
     double ends_ns;  // if nothing else changes
   };
-  // The flows that have another speed since.
+  // The flows whose speed has changed since the last call.
   std::span<const Change> settle(double now_ns);
 
  private:

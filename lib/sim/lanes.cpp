@@ -11,7 +11,7 @@ uint64_t key_of(int from, int to, uint32_t channel) {
   return static_cast<uint64_t>(channel) << 56 | static_cast<uint64_t>(from) << 28 | static_cast<uint64_t>(to);
 }
 
-// What a byte costs more: of each rank of a host the input and the output have to fit the caches.
+// The extra cost of a byte if the inputs and outputs of all ranks of a host do not fit in its caches.
 double far_byte_ns(const Network& network, const Job& job) {
   const Cluster& cluster = network.cluster();
   const int here = std::min(cluster.ranks_per_host, network.n_ranks());
@@ -86,7 +86,7 @@ Result<int> Lanes::attach(const LaneRun& lane, int peer, uint32_t channel, bool 
   const int mine = lane.rank, index = static_cast<int>(&lane - lanes_.data());
   int from = sends ? mine : peer, to = sends ? peer : mine;
   if (peer >= network_.n_ranks() || peer == mine) return misfit(format("rank %d names rank %d", mine, peer));
-  if (!sends && job_.alike) {  // the link like it of a rank that is simulated
+  if (!sends && job_.alike) {  // the link of a simulated rank that is like this one
     from = job_.alike->first(peer);
     to = job_.alike->move_back(mine, job_.alike->times(peer));
   }

@@ -1,5 +1,5 @@
-// This header: the lanes of the ranks that are simulated: at which step each is, and the links that its steps have to
-// do with. One thread.
+// This header: the lanes of the ranks that are simulated: at which step each is, and the links that its steps use. One
+// thread.
 #pragma once
 
 #include <span>
@@ -11,10 +11,10 @@
 
 namespace tutti::sim {
 
-// What a pattern of steps has to do with.
+// The links that a pattern of steps uses, and what its sums cost.
 struct Ends {
-  int recv = -1, send = -1;   // links; recv may be kEveryone: those of the lane
-  double summed_byte_ns = 0;  // of all values that are added up
+  int recv = -1, send = -1;   // links; recv may be kEveryone: then LaneRun::everyone
+  double summed_byte_ns = 0;  // for all values that are added up
 };
 
 struct LaneRun {
@@ -44,18 +44,18 @@ struct LaneRun {
 class Lanes {
  public:
   Lanes(const Network& network, const Job& job, Traffic* traffic);
-  // Those of the first ranks. kInternalError: their schedules do not fit together; kInvalidUsage: they are too many.
+  // Connects the first ranks' lanes. kInternalError: the schedules do not fit together; kInvalidUsage: too many steps.
   Result<void> connect(int n_first);
 
   LaneRun& operator[](int lane) { return lanes_[static_cast<size_t>(lane)]; }
-  // Of a rank: `first` up to, but without, `end`.
+  // A rank's lanes: from first() up to, but not including, end().
   int first(int rank) const { return firsts_[static_cast<size_t>(rank)]; }
   int end(int rank) const { return first(rank + 1); }
   int count(int rank) const { return end(rank) - first(rank); }
 
   bool is_done(const LaneRun& lane) const { return lane.round == rounds_; }
   uint64_t bytes_of(const LaneRun& lane) const;
-  // Whether they do all in one round, in messages that are not exposed.
+  // Whether one lane per rank does all in one round, in messages that are not exposed.
   bool are_small() const;
 
  private:
@@ -70,7 +70,7 @@ class Lanes {
   uint32_t n_chunks_ = 0;
   uint64_t rounds_ = 1;
   std::vector<LaneRun> lanes_;
-  std::vector<int> firsts_{0};               // lanes, by rank; and the end
+  std::vector<int> firsts_{0};               // by rank: its first lane; and the end
   std::unordered_map<uint64_t, int> found_;  // links
 };
 

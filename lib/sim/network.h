@@ -1,7 +1,7 @@
-// sim: how long the library's own schedules take on hosts and networks that are not here. Nothing of it is in
-// libtutti.so. This header: the graph that messages of a number of ranks take. A wire is one direction of a rank's
-// port, of a NIC, of a rack's uplink; a route is the wires between two ranks. Ranks fill hosts in order, hosts fill
-// racks. Immutable; any thread.
+// sim: how long the library's own schedules would take on other hosts and networks. None of it is in libtutti.so. This
+// header: the graph through which the messages of a number of ranks go. A wire is one direction of a rank's port, of a
+// NIC or of a rack's uplink; a route is the wires between two ranks. Ranks fill hosts in order, hosts fill racks.
+// Immutable; any thread.
 //
 //   rank --port--> rank                                                 on one host
 //   rank --NIC--> (switch of the rack) --NIC--> rank                    rank r uses NIC r * nics / ranks of its host
@@ -32,7 +32,7 @@ struct Route {
 
 class Network {
  public:
-  // kInvalidUsage: the cluster has no room for so many ranks.
+  // kInvalidUsage: the cluster has no room for that many ranks.
   static Result<Network> make(Cluster cluster, int n_ranks);
 
   const Cluster& cluster() const { return cluster_; }
@@ -43,11 +43,10 @@ class Network {
   Layout layout() const;
 
   Route route(int from, int to) const;
-  // The wire of the first ranks that is like this one. All are of a kind, if the first are as many as period() or a
-  // multiple of it.
+  // The wire of the first ranks that this one is like. Every wire has one if n_first is a multiple of period().
   int first_wire(int wire, int n_first) const;
   Route route(int from, int to, int n_first) const;
-  // After how many ranks the network is the same again; none: it is nowhere.
+  // After how many ranks the network repeats itself; n_ranks(): nowhere.
   int period() const;
   const std::vector<double>& wires() const { return wires_; }  // bytes per nanosecond
   double burst_bytes(int wire) const {
@@ -58,14 +57,14 @@ class Network {
   double starts_ns(int rank) const { return starts_ns_[static_cast<size_t>(rank)]; }
   static constexpr double kNever = std::numeric_limits<double>::infinity();
   double dies_ns(int rank) const { return dies_ns_[static_cast<size_t>(rank)]; }
-  // The library's own, where the cluster does not say otherwise.
+  // The library's own, unless the cluster says otherwise.
   MessageSizes sizes() const;
 
  private:
   Network(Cluster cluster, int n_ranks);
   void except(const Exception& exception);
   int n_racks() const { return rack_of(n_hosts() - 1) + 1; }
-  // Ports first, then NICs, then racks; out and in of each beside each other. Wires of single pairs are last.
+  // Wires of ports come first, then NICs, then racks, out and in side by side. Wires of single pairs of hosts are last.
   int port(int rank, bool in) const { return 2 * rank + in; }
   int nic(int host, int index, bool in) const { return 2 * (n_ranks_ + host * cluster_.nics_per_host + index) + in; }
   int uplink(int rack, bool in) const { return 2 * (n_ranks_ + n_hosts() * cluster_.nics_per_host + rack) + in; }
@@ -74,10 +73,10 @@ class Network {
   Cluster cluster_;
   int n_ranks_;
   std::vector<double> wires_, slowdown_, starts_ns_, dies_ns_;
-  std::map<std::pair<int, int>, int> pairs_;  // of hosts
+  std::map<std::pair<int, int>, int> pairs_;  // wires, by pair of hosts
 };
 
-// What the planner would know of it.
+// What the planner would know about the network.
 Facts facts_of(const Network& network);
 
 }  // namespace tutti::sim

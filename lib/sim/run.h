@@ -10,19 +10,19 @@
 
 namespace tutti::sim {
 
-// One operation. `schedule` is asked once for each rank.
+// One operation. `schedule` is called once for each rank.
 struct Job {
   std::function<Schedule(int rank)> schedule;
   uint64_t block_elems = 0;  // of every block; see schedule.h
   size_t elem_bytes = 4;
-  int rank_blocks = 2;  // of them, a rank's input and output
+  int rank_blocks = 2;  // blocks in a rank's input and output together
   bool traces = false;
-  int row = 1;  // operations, one after the other
-  // Whom a rank is told by, and tells, that one has died.
+  int row = 1;  // number of operations, one after the other
+  // The ranks that a rank tells of a death, and that tell it.
   std::function<std::vector<int>(int rank)> neighbours = {};
-  uint64_t most_steps = UINT64_MAX;  // simulated: more are refused with kInvalidUsage, as is what has no room in memory
-  // The schedules, and the network, are those of the first ranks, moved: then only these are simulated, each for all
-  // that are like it. If blocks do not divide evenly into chunks, that is as if the others had the first ones' chunks.
+  uint64_t most_steps = UINT64_MAX;  // more are refused with kInvalidUsage, as are jobs that do not fit in memory
+  // Says that schedules and network repeat those of the first ranks: then only these are simulated, each for all ranks
+  // like it. If blocks do not divide evenly into chunks, the others are taken to have the first ones' chunks.
   std::optional<Symmetry> alike;
 };
 
@@ -30,7 +30,7 @@ struct Span {
   enum Kind { kWaits, kWorks, kMessage };
   Kind kind = kWaits;
   int rank = 0, lane = 0;
-  int peer = -1;  // the message's receiver, or whom the rank waits for; -1: several
+  int peer = -1;  // the message's receiver, or the rank that is waited for; -1: several
   uint64_t bytes = 0;
   double begin_ns = 0, end_ns = 0;
 };
@@ -41,12 +41,12 @@ struct Outcome {
   std::vector<double> ends_ns;       // by rank
   uint64_t messages = 0, bytes = 0;  // sent by all ranks
   uint64_t events = 0;
-  int failed = 0;                    // ranks that live, and were told of a death before they were done
-  std::vector<uint64_t> wire_bytes;  // as Network::wires()
+  int failed = 0;                    // surviving ranks that were told of a death before they were done
+  std::vector<uint64_t> wire_bytes;  // in the order of Network::wires()
   std::vector<Span> spans;           // if the job traces
 };
 
-// kInternalError: the schedules do not fit together, or some rank waits for ever; it names one.
+// kInternalError: the schedules do not fit together, or some rank waits for ever; the message names one.
 Result<Outcome> run(const Network& network, const Job& job);
 
 }  // namespace tutti::sim

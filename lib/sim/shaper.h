@@ -1,5 +1,5 @@
-// This header: what lets bytes pass at a speed, one message after the other, and after a pause a burst of them at once:
-// a token bucket, as the "virtual scheduling" of ITU-T I.371. One thread.
+// This header: a token bucket, as the "virtual scheduling" of ITU-T I.371: bytes pass at a speed, one message after the
+// other, and after a pause a burst of them passes at once. One thread.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace tutti::sim {
 
 class Shaper {
  public:
-  // It begins without a burst, as after many messages.
+  // Starts without a burst, as after many messages.
   Shaper(double bytes_per_ns, double burst_bytes)
       : bytes_per_ns_(bytes_per_ns), burst_ns_(burst_bytes / bytes_per_ns), whole_ns_(burst_ns_) {}
 

@@ -20,7 +20,7 @@ void Traffic::add_link(int from, int to, double far_byte_ns) {
   Link added{.from = from, .to = to, .route = network_.route(from, to, n_first_)};
   Route& route = added.route;
   route.byte_ns += far_byte_ns;
-  // What a kernel sends by one NIC stands in one queue.
+  // A kernel keeps all that it sends by one NIC in one queue.
   if (!network_.cluster().links.rdma && !is_local(added)) {
     added.nic = route.wires[0];
     std::shift_left(route.wires.begin(), route.wires.end(), 1);
@@ -35,7 +35,7 @@ double Traffic::send_ns(int index, uint64_t bytes) const {
   return route.message_ns + static_cast<double>(bytes) * route.byte_ns;
 }
 
-// More if so much else has been moved since that the message is not in the caches any more.
+// More if so much else has been moved since that the message is no longer in the caches.
 double Traffic::receive_ns(int index, uint64_t bytes) const {
   const Link& from = link(index);
   const ClusterCpus& cpus = network_.cluster().cpus;
@@ -89,7 +89,7 @@ void Traffic::leave(int index) {
   if (leaving.begun == leaving.ended) begin_flows(index);
 }
 
-// Those without bytes are there after the latency.
+// Messages without bytes arrive after the latency.
 void Traffic::begin_flows(int index) {
   Link& begun = link(index);
   begun.begun_ns = events_.now_ns();

@@ -1,6 +1,6 @@
-// This header: messages, from when a rank's step sends them until one of another rank has received them. A link has
-// slots, and sends one message at a time; over TCP between hosts, those of one NIC leave in turn; then they share the
-// other wires. One thread.
+// This header: messages, from when a rank's step sends them until another rank's step has received them. A link has
+// slots, and sends one message at a time; over TCP between hosts, the messages of one NIC leave in turn, and then share
+// the other wires. One thread.
 #pragma once
 
 #include <vector>
@@ -20,11 +20,11 @@ class Traffic {
     uint64_t sent = 0, left = 0, begun = 0, ended = 0, arrived = 0, taken = 0;
     uint32_t version = 0;
     double begun_ns = 0;
-    int nic = -1;  // that its messages leave by in turn; -1: they need not
-    Route route;   // after that
+    int nic = -1;  // the wire by which its messages leave in turn; -1: they do not
+    Route route;   // the wires after `nic`
   };
 
-  // `n_first`: ranks that are simulated. kBegin to kArrives of events are of links.
+  // `n_first`: ranks that are simulated. Events of the kinds kLeaves to kArrives are about links.
   Traffic(const Network& network, int n_first, Events* events);
 
   void add_link(int from, int to, double far_byte_ns);
@@ -33,25 +33,25 @@ class Traffic {
   bool is_full(int index) const { return link(index).sent - link(index).taken == sizes_.slots; }
   bool is_empty(int index) const { return link(index).arrived == link(index).taken; }
 
-  // Of a CPU, at either end.
+  // CPU time for a message, at either end.
   double send_ns(int link, uint64_t bytes) const;
   double receive_ns(int link, uint64_t bytes) const;
-  // When the next message to receive has left as a whole.
+  // When the next message to receive has left completely.
   double left_ns(int index) const { return messages_[place_of(index, link(index).taken)].leaves_ns; }
 
-  // Over TCP within a host, the kernel takes a message segment by segment, and the receiver what is there. So this long
-  // before the sender has done its part, it can begin.
+  // Over TCP within a host, the kernel takes a message segment by segment, and the receiver takes what is there. So the
+  // receiver can begin this long before the sender is done.
   double early_ns(int link, uint64_t bytes) const;
   void send_early(int link, uint64_t bytes, double early_ns, double leaves_ns);
   void send(int link, uint64_t bytes);
   void leave(int link);
-  // Its message. Only if the event is of the link's version.
+  // Ends the flow and returns its message. Only if the event has the link's version.
   Span flow_ended(int link);
   void arrive(int index) { link(index).arrived++; }
   void take(int link, uint64_t bytes);
   void settle();
 
-  // All that was sent.
+  // Totals of what was sent.
   uint64_t messages() const { return n_messages_; }
   uint64_t bytes() const { return n_bytes_; }
   uint64_t bytes_of_wire(int wire) const { return wire_bytes_[static_cast<size_t>(wire)]; }
@@ -59,9 +59,9 @@ class Traffic {
  private:
   struct Message {
     uint64_t bytes = 0;
-    double leaves_ns = 0;  // its last byte
-    double moved = 0;      // bytes, on its sender's host before it
-    double at_once = 0;    // bytes that its receiver's NIC lets pass
+    double leaves_ns = 0;  // when its last byte does
+    double moved = 0;      // bytes moved on its sender's host up to and including it
+    double at_once = 0;    // bytes that its receiver's NIC lets pass at once
   };
 
   void post(int link, uint64_t bytes, double leaves_ns);
@@ -79,9 +79,9 @@ class Traffic {
   Flows flows_;
   std::vector<Link> links_;
   std::vector<Message> messages_;     // sizes_.slots of each link
-  std::vector<Shaper> shapers_;       // of all wires
-  std::vector<uint64_t> wire_bytes_;  // by wire: what has gone through it as a whole
-  std::vector<double> moved_;         // bytes, by host
+  std::vector<Shaper> shapers_;       // by wire
+  std::vector<uint64_t> wire_bytes_;  // by wire: bytes of the messages that have passed it completely
+  std::vector<double> moved_;         // by host: bytes moved
   uint64_t n_messages_ = 0, n_bytes_ = 0;
 };
 

@@ -19,7 +19,7 @@ Result<StepTime> step_time(std::span<const Bucket> buckets, double compute_ns,
                            const std::function<Result<double>(uint64_t bytes)>& all_reduce_ns) {
   const double forward_ns = compute_ns / 3, backward_ns = compute_ns - forward_ns;
   StepTime step{.ns = compute_ns};
-  double free_ns = 0;  // the network
+  double free_ns = 0;  // when the network is free
   for (const Bucket& bucket : buckets) {
     TUTTI_TRY_ASSIGN(const double ns, all_reduce_ns(bucket.bytes));
     free_ns = std::max(free_ns, forward_ns + bucket.ready_share * backward_ns) + ns;

@@ -12,17 +12,17 @@ namespace tutti::sim {
 
 struct Bucket {
   uint64_t bytes = 0;
-  double ready_share = 0;  // of the backward pass, until all its gradients are there
+  double ready_share = 0;  // share of the backward pass after which all its gradients are ready
 };
 
-// Gradients from the last tensor to the first, in buckets that are closed once they have `limit_bytes`. Every tensor
-// takes the same share of the backward pass.
+// Puts gradients, from the last tensor to the first, in buckets that are closed once they have `limit_bytes`. Every
+// tensor takes the same share of the backward pass.
 std::vector<Bucket> bucket_up(std::span<const uint64_t> tensor_bytes, uint64_t limit_bytes);
 
 struct StepTime {
   double ns = 0;               // forward, backward, and what is left of the all-reduces
-  double communicates_ns = 0;  // all of the all-reduces
-  double efficiency = 1;       // of a rank that has nobody to talk to
+  double communicates_ns = 0;  // total of the all-reduces
+  double efficiency = 1;       // compute time divided by `ns`
 };
 
 // One all-reduce at a time, in the order of buckets. Of `compute_ns` a third is the forward pass.
