@@ -17,7 +17,7 @@ int64_t median(std::vector<int64_t> values) {
   return *middle;
 }
 
-// Whether nobody leaves it before all have come: so it is where every rank receives something from all.
+// Whether nobody leaves it before all have come: true where every rank receives something from all.
 bool joins(Collective collective) {
   return !traits(collective).has_root && collective != Collective::kSendRecv && collective != Collective::kNone;
 }

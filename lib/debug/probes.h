@@ -8,7 +8,7 @@
 // Nsight Systems and other profilers that know NVTX: in the domain "tutti" each operation is a range of the thread that
 // carries it out, with its bytes as payload; a GPU's operation is a range of the thread that enqueues it.
 //
-// Without a tool, an operation pays only the two loads that say so. Any thread.
+// Without a tool, an operation pays for two loads that find none attached. Any thread.
 #pragma once
 
 #include <cstdint>

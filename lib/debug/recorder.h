@@ -24,7 +24,7 @@
 namespace tutti {
 
 // The CPU's cheapest clock, for the time stamps of every operation. A tick's length is unknown: readers convert ticks
-// by two points in time that both clocks have told.
+// with two points in time taken by both clocks.
 inline uint64_t ticks([[maybe_unused]] bool by_cpu) {
 #if defined(__x86_64__)
   if (by_cpu) return __builtin_ia32_rdtsc();

@@ -24,7 +24,7 @@ constexpr char kPrefix[] = "tutti-trace.";
 constexpr size_t kMostFiles = 64;
 constexpr int64_t kHourNs = 3600 * int64_t{1'000'000'000};
 
-// Two fields after the program's name, which may contain anything: the third is the state, the 22nd the start time.
+// Fields 3 and 22 of the line, state and start time. Both come after the program's name, which may contain anything.
 struct Stat {
   char state = 'X';
   uint64_t start = 0;

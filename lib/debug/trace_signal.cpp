@@ -18,12 +18,12 @@ namespace {
 int g_wake = -1;
 pid_t g_owner = -1;
 std::atomic<bool> g_waits{false};    // whether the owner's thread waits for the signal
-struct sigaction g_before, g_first;  // replaced in this process; replaced in the first process that had this handler
+struct sigaction g_before, g_first;  // what this handler replaced: in this process, and in the first that installed it
 
 void on_sigterm(int) {
   const int kept = errno;
-  // A forked child inherits the handler but not the thread, and once all is written there is none. Not g_before's: in a
-  // child that may be this handler, inherited from its parent, or one that calls it.
+  // A forked child inherits the handler but not the thread, and once all is written there is none. Not to g_before: in
+  // a child, that may be this handler, inherited from its parent, or one that calls it.
   if (getpid() != g_owner || !g_waits) {
     sigaction(SIGTERM, &g_first, nullptr);
     raise(SIGTERM);

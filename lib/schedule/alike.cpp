@@ -104,7 +104,7 @@ Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, cons
     single.push_back({.rank = whole.rank, .n_ranks = whole.n_ranks, .n_chunks = 1, .may_expose = whole.may_expose});
     for (const Lane& lane : whole.lanes) single.back().lanes.push_back({lane.channel, {}});
   }
-  std::vector<std::vector<uint32_t>> times(schedules[0].n_chunks);  // by chunk: how many moves lead to `chunk`
+  std::vector<std::vector<uint32_t>> times(schedules[0].n_chunks);  // by chunk: the numbers of moves to `chunk`
   for (uint32_t k = 0; k < moves.count(); k++) times[moves.move_chunk_back(chunk, k)].push_back(k);
   for (int rank = 0; rank < moves.period(); rank++) {
     const std::vector<Lane>& lanes = schedules[static_cast<size_t>(rank)].lanes;

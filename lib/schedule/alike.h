@@ -7,7 +7,7 @@
 //   The lanes: those of the first `period` ranks run with real slots, each for all ranks that do the same. The outcome
 //   does not depend on the order in which lanes are tried, so lanes that are alike may run in lockstep: then all of
 //   them have sent and received equally often, and a link with another rank behaves like that with the first rank like
-//   it. So all of them finish or none does, and every link delivers the chunks that its receiver expects.
+//   it. So if the first ranks finish, all do, and if their links deliver what receivers expect, all links do.
 //
 //   The data: a chunk shares no slice with another, so each can be followed separately through all ranks, and one of
 //   the chunks that move into each other is enough. Without the other chunks there are fewer messages, so fewer
@@ -26,7 +26,7 @@ class Symmetry {
  public:
   Symmetry(const Alike& alike, int n_ranks) : alike_(alike), n_ranks_(n_ranks) {}
 
-  // Whether count() moves lead back to the start.
+  // Whether ranks and chunks divide evenly, so that count() moves lead back to the start.
   bool are_whole(uint32_t n_chunks) const;
   int period() const { return alike_.period; }
   uint32_t count() const { return static_cast<uint32_t>(n_ranks_ / alike_.period); }

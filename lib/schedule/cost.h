@@ -46,7 +46,7 @@ struct Workload {
   int host_depth() const { return static_cast<int>(std::bit_width(static_cast<unsigned>(hosts) - 1)); }
   double others() const { return n - 1; }
   double elsewhere() const { return n - here; }
-  // Where several hosts send to one at once, its link is idle now and then. From 64 KiB on it took 1.1 to 1.4 times
+  // Where several hosts send to one at once, its link is idle now and then. From 64 KiB on, that took 1.1 to 1.4 times
   // what a ring took.
   double incast() const { return hosts > 2 ? 1.15 : 1; }
   Work each(double work) const { return {work, work * n}; }

@@ -195,8 +195,7 @@ Cost circulant_cost(const Workload& b) {
   b.over_distances(e, b.each(4 * b.others() * b.messages_for(part, 1)),
                    b.passed_on(b.each(b.in_turn() * moved * uneven)));
   e.summed = b.each(moved);
-  // In each exchange the network idles until the last chunk has been added up: 8 hosts took 1.1 to 1.4 of a ring's
-  // time.
+  // In each exchange the network idles until the last chunk is added up: 8 hosts took 1.1 to 1.4 times a ring's time.
   e.out = 1.1 * b.here * 2 * (1 - 1 / b.hosts) * b.bytes;
   return e;
 }

@@ -276,7 +276,7 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
   return {};
 }
 
-// Accesses of two lanes to one slice must be ordered by messages, even if both only read: no schedule needs more.
+// Accesses of two lanes to one slice must be ordered by messages, even two reads: no schedule needs more freedom.
 Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
   if (slice.buffer == Buffer::kInput && !options_.in_place) return {};
   const bool is_anothers = cell.last.lane >= 0 && cell.last.lane != lane.id;
@@ -287,9 +287,8 @@ Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
   return {};
 }
 
-// The sender may have written this message to its destination as soon as it sent it, if this lane had then reached the
-// step `from` (see Placeable). So every use of that memory must be from before that step, or be over to the sender's
-// knowledge.
+// The sender may have written this message to its destination when it sent it, if this lane had then reached the step
+// `from` (see Placeable). So every use of that memory must come before that step, or be known to the sender as over.
 Result<void> Simulation::check_placed(LaneRun& lane, const Step& step, int link) {
   if (lane.placeable.empty()) return {};
   const Placeable& placeable = lane.placeable[lane.next_placeable];

@@ -22,8 +22,8 @@ struct Calibration {
 };
 
 // Adjusts the costs and speeds of `start` so that simulated times are nearest to measured ones: coordinate descent on
-// the mean of |log(simulated / measured)|. What is 0 stays 0, and what affects no operation stays as it is. Takes some
-// hundred simulations of each operation. kInvalidUsage: there are no operations.
+// the mean of |log(simulated / measured)|. What is 0 stays 0, and what affects no operation stays as it is. Takes
+// several hundred simulations of each operation. kInvalidUsage: there are no operations.
 Result<Calibration> calibrate(std::span<const MeasuredOperation> operations, Cluster start);
 
 }  // namespace tutti::sim

@@ -1,7 +1,6 @@
 // sim: how long the library's own schedules would take on other hosts and networks. None of it is in libtutti.so. This
-// header: the graph through which the messages of a number of ranks go. A wire is one direction of a rank's port, of a
-// NIC or of a rack's uplink; a route is the wires between two ranks. Ranks fill hosts in order, hosts fill racks.
-// Immutable; any thread.
+// header: the graph that messages between ranks cross. A wire is one direction of a rank's port, a NIC or a rack's
+// uplink; a route is the wires between two ranks. Ranks fill hosts in order, hosts fill racks. Immutable; any thread.
 //
 //   rank --port--> rank                                                 on one host
 //   rank --NIC--> (switch of the rack) --NIC--> rank                    rank r uses NIC r * nics / ranks of its host

@@ -59,7 +59,7 @@ class Traffic {
  private:
   struct Message {
     uint64_t bytes = 0;
-    double leaves_ns = 0;  // when its last byte does
+    double leaves_ns = 0;  // when its last byte leaves
     double moved = 0;      // bytes moved on its sender's host up to and including it
     double at_once = 0;    // bytes that its receiver's NIC lets pass at once
   };
