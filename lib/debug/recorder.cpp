@@ -177,7 +177,8 @@ void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {
 
 void Recorder::finds(const std::string& why) {
   TraceHeader& header = memory_->header;
-  header.found_nth.store(0, std::memory_order_release);
+  header.found_nth.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // as in keep(); the reader is read_trace()
   snprintf(header.found, sizeof header.found, "%s", why.c_str());
   header.found_nth.store(begun_, std::memory_order_release);
 }
@@ -208,7 +209,9 @@ bool TraceSlot::is_message() const {
 }
 
 void TracePlace::keep(uint64_t place) {
-  number.store(0, std::memory_order_release);
+  number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(
+      std::memory_order_release);  // a reader of the new name sees the 0: pairs with read()'s fence
   snprintf(name, sizeof name, "%s", place_name(place).c_str());
   number.store(place, std::memory_order_release);
 }
@@ -216,7 +219,8 @@ void TracePlace::keep(uint64_t place) {
 std::string TracePlace::read(uint64_t place) const {
   if (number.load(std::memory_order_acquire) != place) return "";
   std::string text(name, strnlen(name, sizeof name));
-  return number.load(std::memory_order_acquire) == place ? text : "";
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return number.load(std::memory_order_relaxed) == place ? text : "";
 }
 
 // The last collective up to this number. Null if it is too long ago; the slot may have been overwritten since.

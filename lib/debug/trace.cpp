@@ -69,7 +69,8 @@ Trace read(const TraceMemory& memory, const TickClock& clock, uint64_t after) {
   }
   if (header.found_nth.load(std::memory_order_acquire) == waiting && waiting != 0)
     trace.wait.found = text_of(header.found);
-  if (header.found_nth.load(std::memory_order_acquire) != waiting) trace.wait.found.clear();
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (header.found_nth.load(std::memory_order_relaxed) != waiting) trace.wait.found.clear();
   const uint64_t begun = header.begun.load(std::memory_order_acquire);
   constexpr uint64_t kOperations = TraceMemory::kOperations;
   const uint64_t first = std::max(begun < kOperations ? 1 : begun - kOperations + 1, after + 1);

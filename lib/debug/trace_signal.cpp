@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/at_fork.h"
+#include "base/fd.h"
 #include "base/thread.h"
 #include "debug/trace_json.h"
 
@@ -48,15 +49,17 @@ void write_all(int woken, const std::string& pattern) {
 Result<void> install(const std::string& pattern) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe", errno);
+  Fd woken(ends[0]), wake(ends[1]);
   TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that waits for SIGTERM",
-                                                    [woken = ends[0], pattern] { write_all(woken, pattern); }));
+                                                    [fd = ends[0], pattern] { write_all(fd, pattern); }));
   thread.detach();
+  (void)woken.release();  // the thread reads from it until the process ends
   struct sigaction action {};
   action.sa_handler = on_sigterm;
   action.sa_flags = SA_RESTART;
   if (sigaction(SIGTERM, nullptr, &g_before) != 0) return system_error("sigaction", errno);
   if (g_owner < 0) g_first = g_before;
-  g_wake = ends[1];
+  g_wake = wake.release();
   g_waits = true;
   g_owner = getpid();
   if (sigaction(SIGTERM, &action, nullptr) != 0) return system_error("sigaction", errno);

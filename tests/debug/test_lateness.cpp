@@ -229,8 +229,10 @@ TEST_CASE("answers to questions of other ranks are kept, too, in whatever order 
   const Folder folder("TUTTI_TRACE_DIR");
   tutti::Recorder recorder;
   recorder.share(1, 2, 77);
-  tutti::Ending* const nobody = nullptr;
-  static_cast<void>(nobody);
+  const auto watch =
+      tutti::PeerWatch::create({.rank = 1, .n_ranks = 2, .n_here = 2, .key = tutti::derive_key("a secret", 8)}, {},
+                               tutti::Deadline::after_seconds(10));
+  REQUIRE(watch);
   tutti::RemoteAttendants mine(1, {{0}, {1}}, recorder);
   uint64_t number = 0;
   const auto answer = [&](uint64_t n_ranks, uint64_t from, uint64_t to) {
@@ -239,9 +241,13 @@ TEST_CASE("answers to questions of other ranks are kept, too, in whatever order 
     for (uint64_t i = from; i <= to; i++) writer.put(i).put(uint32_t{3}).put(uint32_t{2}).put(uint32_t{1});
     return writer.take();
   };
+  mine.ask(*watch.value(), 0);
   CHECK(mine.hear(answer(1, 6, 8)).has_value());
   CHECK(mine.hear(answer(1, 3, 7)).has_value());
-  CHECK_FALSE(mine.hear(answer(3, 9, 9)).has_value());  // so many ranks there are not
+  CHECK_FALSE(mine.hear(answer(3, 9, 9)).has_value());  // more ranks than there are
+  std::vector<uint64_t> kept;
+  for (const tutti::Attendance& at : mine.heard().at(0)) kept.push_back(at.sequence);
+  CHECK(kept == std::vector<uint64_t>{3, 4, 5, 6, 7, 8});
 }
 
 TEST_CASE("the first rank of a host tells of no operation that one of its ranks has not left yet") {
