@@ -16,7 +16,7 @@ inline Error caught() noexcept {
   } catch (const std::bad_alloc&) {
     return {Code::kSystemError, "out of memory"};
   } catch (const std::exception& e) {
-    return {Code::kInternalError, std::string("unexpected: ") + e.what()};
+    return {Code::kInternalError, std::string("unexpected exception: ") + e.what()};
   } catch (...) {
     return {Code::kInternalError, "unexpected exception"};
   }

@@ -246,7 +246,7 @@ Dialer::Status Dialer::start_next() {
     lacked_resources_ |= why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM;
     give_up_on_current(fd.error().message);
   }
-  if (candidates_.empty()) story_ = "it has no address that can be tried";
+  if (candidates_.empty()) story_ = "it has no address to try";
   return Status::kFailed;
 }
 

@@ -67,8 +67,7 @@ std::string written_at(const std::string& path) {
 
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode) {
   const NoWriteSignal quiet;
-  if (is_special(path))
-    return Error{Code::kSystemError, "writing " + path + ": it is there already and no regular file"};
+  if (is_special(path)) return Error{Code::kSystemError, "writing " + path + ": it exists and is not a regular file"};
   return written(path, replace(path, bytes, mode));
 }
 

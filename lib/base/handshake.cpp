@@ -151,7 +151,7 @@ void Handshake::take_proof(const uint8_t* message) {
 void Handshake::take_acceptance(const uint8_t* message) {
   const Transcript::Mac expected = said_.mac(key_, "server");
   if (memcmp(message, kRefusal.data(), kRefusal.size()) == 0)
-    return fail_misfit(std::string(kOtherSecret) + ": it refused this side's");
+    return fail_misfit(std::string(kOtherSecret) + ": it rejected this side's");
   if (sodium_memcmp(message, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
   conclude(true);
 }

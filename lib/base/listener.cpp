@@ -84,8 +84,9 @@ Result<Listener> Listener::open(uint64_t door) {
   if (range.first == 0) return *failed;
   return Error{
       Code::kSystemError,
-      format("all %d ports of TUTTI_PORT_RANGE=%u-%u are in use on %s: each rank takes one for the group and one "
-             "for each transport over TCP; a group's root takes one besides, and of more than 8 ranks one on each host",
+      format("all %d ports of TUTTI_PORT_RANGE=%u-%u are in use on %s; give a wider range: each rank takes "
+             "one for the group and one for each transport over TCP, a group's root takes one more, and a group "
+             "of more than 8 ranks another on each host",
              n_ports, range.first, range.last, host_name().c_str()),
       -1, EADDRINUSE};
 }

@@ -190,7 +190,7 @@ bool Porter::serve(const Caller& caller) {
     if (door && is_same_user(door.value().get()) && send_with_descriptor(door.value().get(), "", 1, caller.fd))
       return true;
   }
-  log(LogLevel::kInfo, "refused a connection from %s: no communicator of this host expects it",
+  log(LogLevel::kInfo, "refused a connection from %s: no communicator on this host expects it",
       peer_name(caller.fd.get()).c_str());
   return true;
 }

@@ -237,7 +237,7 @@ Moved recv_rest(int fd, SecureChannel* channel, void* to, size_t bytes, size_t* 
 
 std::string why_broken(int sys_errno) {
   if (sys_errno != EBADMSG) return strerror(sys_errno);
-  return "the data that arrived are not what the other side sent: somebody in between changed, dropped, repeated or "
+  return "the data received is not what the other side sent: someone in between changed, dropped, repeated or "
          "inserted bytes (TUTTI_ENCRYPT)";
 }
 

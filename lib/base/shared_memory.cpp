@@ -114,7 +114,7 @@ Result<Fd> sealed_memory(const char* name, size_t bytes) {
   if (!fd) return system_error("memfd_create for shared memory", errno);
   const NoWriteSignal quiet;
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    return system_error(format("%zu bytes of shared memory", bytes), errno);
+    return system_error(format("allocating %zu bytes of shared memory", bytes), errno);
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return system_error("sealing shared memory", errno);
   return fd;
@@ -163,8 +163,8 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
   TUTTI_TRY_ASSIGN(const Mapping mapping, find_mapping(begin));
   if (mapping.end == 0) return Error{Code::kInvalidArgument, format("%p is not mapped in this process", memory)};
   if (mapping.shared && bytes > mapping.end - begin)
-    return Error{Code::kInvalidArgument, format("%zu bytes at %p span more than one mapping: this one has %zu", bytes,
-                                                memory, static_cast<size_t>(mapping.end - begin))};
+    return Error{Code::kInvalidArgument, format("%zu bytes at %p span more than one mapping: the first ends after %zu",
+                                                bytes, memory, static_cast<size_t>(mapping.end - begin))};
   Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();  // may be none: the file has to be open
   const uint64_t offset = mapping.offset + (begin - mapping.begin);
   if (fd && !has_pages(fd, offset, bytes)) fd.reset();  // else peers would be told to map it, and refuse

@@ -122,7 +122,7 @@ std::string boot_id() {
 Result<std::vector<Interface>> all_interfaces() {
   std::vector<Interface> found;
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return system_error("asking for this host's network interfaces", errno);
+  if (getifaddrs(&list) != 0) return system_error("listing this host's network interfaces", errno);
   for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
     if (i->ifa_addr == nullptr || !(i->ifa_flags & IFF_UP)) continue;
     const int family = i->ifa_addr->sa_family;
@@ -227,7 +227,7 @@ Result<std::vector<Interface>> local_interfaces() {
   };
   if (!filter.empty()) std::erase_if(all, is_left_out);
   if (all.empty()) {
-    const std::string have = names.empty() ? "no interface is up" : "up are: " + names;
+    const std::string have = names.empty() ? "no interface is up" : "these are up: " + names;
     return Error{Code::kInvalidUsage, filter.empty()
                                           ? "this host has no network interface that is up, not even lo"
                                           : "TUTTI_SOCKET_IFNAME=" + filter + " matches no interface; " + have};
@@ -341,7 +341,7 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port, Dea
     auto found = resolve(host, port);
     if (found || deadline.passed()) return found;
     if (!std::exchange(is_told, true))
-      log(LogLevel::kWarn, "%s; it may be there later: asked again until the time-out", found.error().message.c_str());
+      log(LogLevel::kWarn, "%s; it may appear later: trying again until the timeout", found.error().message.c_str());
   }
 }
 

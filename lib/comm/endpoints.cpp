@@ -137,10 +137,10 @@ Result<bool> LinkAttempt::start_next(Endpoints& endpoints) {
     }
     add_reason(&story_, endpoint.name(), why);
   }
-  return Error{
-      code_,
-      format("no transport reaches rank %d: %s (allowed transports: TUTTI_TRANSPORTS)", config_.peer, story_.c_str()),
-      config_.peer};
+  return Error{code_,
+               format("no transport reaches rank %d: %s (TUTTI_TRANSPORTS sets which are allowed)", config_.peer,
+                      story_.c_str()),
+               config_.peer};
 }
 
 }  // namespace tutti

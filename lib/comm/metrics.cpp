@@ -47,11 +47,13 @@ void add_lateness(const RollCall& roll, Page* page) {
   page->metric("tutti_compared_operations_total", "counter",
                "Collectives in which this rank was compared with the others.");
   for (const auto& [rank, r] : roll.ranks()) page->sample(rank, "", r.operations);
-  page->metric("tutti_late_operations_total", "counter", "Those of them that it reached a millisecond or more late.");
+  page->metric("tutti_late_operations_total", "counter",
+               "Compared collectives that this rank reached a millisecond or more late.");
   for (const auto& [rank, r] : roll.ranks()) page->sample(rank, "", r.late);
-  page->metric("tutti_late_seconds_total", "counter", "How late it was for them, in total.");
+  page->metric("tutti_late_seconds_total", "counter",
+               "How late this rank was for collectives that it reached late, in total.");
   for (const auto& [rank, r] : roll.ranks()) page->seconds(rank, "", r.late_ns);
-  page->metric("tutti_waited_seconds_total", "counter", "How long this rank has waited for a peer that was late.");
+  page->metric("tutti_waited_seconds_total", "counter", "How long this rank has waited for a late peer, in total.");
   for (const auto& [who, ns] : roll.waited_ns()) page->seconds(who.first, peer(who.second), ns);
 }
 
@@ -176,7 +178,7 @@ std::string Metrics::text() const {
   };
   page.metric("tutti_operations_total", "counter", "Operations that this rank has begun.");
   add_totals(&OperationTotals::Total::operations);
-  page.metric("tutti_bytes_total", "counter", "Bytes of these operations' counts.");
+  page.metric("tutti_bytes_total", "counter", "Bytes in the operations that this rank has begun, by their counts.");
   add_totals(&OperationTotals::Total::bytes);
   page.metric("tutti_errors_total", "counter", "1 if the communicator has failed.");
   page.sample(header.rank, "", uint64_t{watch_.ending().failed()});

@@ -16,7 +16,7 @@ namespace tutti {
 namespace {
 
 std::string from_where(const GroupSettings& s) {
-  return s.prices_from.empty() ? "the library itself" : s.prices_from;
+  return s.prices_from.empty() ? "none (built-in prices)" : s.prices_from;
 }
 
 Result<void> check_agreement(const GroupSettings& mine, int my_rank, const GroupSettings& theirs, int their_rank) {
@@ -38,7 +38,8 @@ Result<void> check_agreement(const GroupSettings& mine, int my_rank, const Group
                           theirs.deterministic);
   if (mine.on_gpu != theirs.on_gpu)
     return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
-  if (mine.prices != theirs.prices) return differ("prices from", from_where(mine), from_where(theirs));
+  if (mine.prices != theirs.prices)
+    return differ("tuning file (TUTTI_TUNE_FILE)", from_where(mine), from_where(theirs));
   if (mine.order != theirs.order) return differ("TUTTI_ORDER", mine.order, theirs.order);
   if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
   return {};
@@ -88,7 +89,7 @@ class Findings {
     const MessageSizes sizes = usual_sizes(
         {layout.hosts.size(), apart.shares_memory, any_pins_, any_divides_, under_way_bytes(apart), all_send_by_rate_});
     if (under_way_bytes(apart) > 0 && !any_pins_)
-      log(LogLevel::kInfo, "hosts are far apart, %.1f ms one way: messages of up to %u bytes, %u connections for each",
+      log(LogLevel::kInfo, "hosts are far apart, %.1f ms one way: messages of up to %u bytes, %u connections per link",
           static_cast<double>(farthest_ns(apart)) * 1e-6, sizes.slot_bytes, std::max(1u, sizes.connections));
     return sizes;
   }

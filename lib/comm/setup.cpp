@@ -21,7 +21,7 @@ namespace {
 void find_in_network(const Cluster& network, const std::string& file, NetworkPlace* mine) {
   const int host = network.find_host(host_name());
   if (host < 0)
-    return log(LogLevel::kWarn, "the network in %s has no host %s: so its rack is unknown; add it to \"hosts\"",
+    return log(LogLevel::kWarn, "the network in %s has no host %s, so its rack is unknown; add it to \"hosts\"",
                file.c_str(), host_name().c_str());
   mine->rack = 1 + static_cast<uint32_t>(host / network.hosts_per_rack);
   mine->rack_bytes_per_second = static_cast<uint64_t>(network.rack_bytes_per_second());

@@ -17,7 +17,7 @@ Error too_few(const PeerWatch& watch, const std::vector<int>& excluded, const st
                   " is lost and not in excludeRanksList: give a NULL list, so that the survivors find out who they "
                   "are, or add it to the list on all ranks",
               rank};
-  return {Code::kInternalError, "ranks are missing that no rank has seen fail"};
+  return {Code::kInternalError, "ranks are missing, but no rank has seen them fail"};
 }
 
 // At most one part of a partitioned network is a majority.

@@ -83,7 +83,7 @@ unsigned long long number(uint64_t value) {
   return value;
 }
 
-// "rank 0 called Recv(count=4, int32, peer=1), message 3 from there, of which rank 1 has called 2 Send".
+// "rank 0 called Recv(count=4, int32, peer=1), message 3 from rank 1, which has called only 2 matching Send".
 std::string text_of(const Standing& one, const Standing& other) {
   if (one.doing == Standing::Doing::kCalls)
     return format("rank %d called %s%s, but rank %d has called %llu", one.rank, to_text(one.call).c_str(),
@@ -96,7 +96,7 @@ std::string text_of(const Standing& one, const Standing& other) {
                      one.place;
   if (one.passed_at_once > 1) text += format(" as one of %u messages of an AlltoAllv or a group", one.passed_at_once);
   const auto count = count_with(other, one.rank);
-  return text + format(", message %llu %s there, of which rank %d has called %llu %s", number(awaited->number),
+  return text + format(", message %llu %s rank %d, which has called only %llu matching %s", number(awaited->number),
                        sends ? "to" : "from", other.rank, number(sends ? count->received : count->sent),
                        sends ? "Recv" : "Send");
 }
@@ -112,13 +112,13 @@ Error deadlock(const std::vector<const Standing*>& path) {
   if (const Standing& left = *path.back(); is_left)
     return {Code::kRemoteError,
             format("rank %d destroyed its communicator after %llu operations, so what the others wait for will never "
-                   "be sent: %s",
+                   "happen: %s",
                    left.rank, number(left.call.sequence), text.c_str()),
             left.rank};
   return {Code::kInvalidUsage,
           "the ranks disagree and wait for each other: " + text +
-              "; all ranks of a communicator must call the same operations in the same order, and each Send needs its "
-              "Recv",
+              "; all ranks of a communicator must call the same operations in the same order, and each Send needs a "
+              "matching Recv",
           path[1]->rank};
 }
 

@@ -71,7 +71,8 @@ bool Blockers::awaits_one_on(int cpu) const {
 std::string Blockers::text() const {
   std::string text;
   for_each([&](Link& link, bool for_slot, const BoundStep*) {
-    const std::string one = format("rank %d (%s)", link.peer(), for_slot ? "to take what this rank sends" : "to send");
+    const std::string one =
+        format("rank %d (%s)", link.peer(), for_slot ? "to receive what this rank sends" : "to send");
     if (text.find(one) == std::string::npos) text += (text.empty() ? "" : ", ") + one;
   });
   return text;

@@ -24,7 +24,7 @@ class Blockers {
   bool prepare_sleep(std::vector<Sleeper>* sleepers) const;
   // Whether a peer that this operation waits for was last seen on this CPU.
   bool awaits_one_on(int cpu) const;
-  // "rank 3 (to send), rank 1 (to take what this rank sends)"
+  // "rank 3 (to send), rank 1 (to receive what this rank sends)"
   std::string text() const;
   // The same as messages of the operation, each with its tag: at least one for each rank that is waited for, except
   // those that a link will take as soon as it is made.

@@ -40,8 +40,7 @@ bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredSte
   }
   if (!accept_messages(step, lowered.bytes)) return false;
   if (lowered.bytes > 0 && program_.workspace.messages[0].data != to)
-    return fail({Code::kInternalError,
-                 format("the message from rank %d is not at the address that was asked for", link.peer()),
+    return fail({Code::kInternalError, format("the message from rank %d is not at the requested address", link.peer()),
                  link.peer()});
   link.release();
   return true;

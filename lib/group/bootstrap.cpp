@@ -19,8 +19,10 @@ constexpr double kReportSeconds = 1.5;
 Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Deadline deadline, bool encrypts,
                                   const UniqueId* other) {
   if (n_ranks < 1 || n_ranks > kMaxRanks || rank < 0 || rank >= n_ranks)
-    return Error{Code::kInvalidArgument, format("rank %d of %d ranks: give 1 to %d ranks and a rank from 0 below that",
-                                                rank, n_ranks, kMaxRanks)};
+    return Error{
+        Code::kInvalidArgument,
+        format("rank %d of %d is not valid: give 1 to %d ranks, and a rank from 0 to one less than their number", rank,
+               n_ranks, kMaxRanks)};
   Roots roots;
   TUTTI_TRY_ASSIGN(roots.root, unpack_unique_id(id));
   if (other != nullptr) {
@@ -71,7 +73,7 @@ Result<void> Bootstrap::receive_header(FrameHeader* header, Fd* descriptor, Dead
       return root_.receive(reinterpret_cast<char*>(header) + n, sizeof *header - static_cast<size_t>(n), deadline);
     if (n == 0) return Error{Code::kRemoteError, "the other side closed the connection"};
     if (errno != EAGAIN && errno != EINTR) return system_error("receive", errno);
-    if (deadline.passed()) return Error{Code::kTimeout, "nothing came in time"};
+    if (deadline.passed()) return Error{Code::kTimeout, "nothing arrived in time"};
     (void)has_news(deadline.left_ms(100));
   }
 }
@@ -83,11 +85,11 @@ Result<Blobs> Bootstrap::receive_frame(Deadline deadline) {
   if (auto got = receive_header(&header, &file, deadline); !got) return root_lost(got.error());
   // The kernel discards a descriptor that this process has no room for.
   if (root_.relay && header.kind == FrameKind::kMapped && !file)
-    return system_error("receiving what the group's ranks have said", EMFILE);
+    return system_error("receiving the data of the group's ranks", EMFILE);
   const bool known = header.kind == FrameKind::kAll || header.kind == FrameKind::kReport ||
                      (header.kind == FrameKind::kMapped && file && header.bytes == 0);
   if (!known || header.bytes > most_bytes_of_all(n_ranks_))
-    return Error{Code::kInternalError, "the group's root sent something that is not a frame"};
+    return Error{Code::kInternalError, "the group's root sent an invalid frame"};
   if (header.kind == FrameKind::kMapped) return Blobs::map(file, n_ranks_);
   std::string body(header.bytes, '\0');
   if (auto got = root_.receive(body.data(), body.size(), deadline); !got) return root_lost(got.error());
@@ -104,7 +106,8 @@ Result<Blobs> Bootstrap::receive_all() {
 
 Result<Blobs> Bootstrap::all_gather(const std::string& blob) {
   if (blob.size() > kMaxBlobBytes)
-    return Error{Code::kInvalidArgument, format("a blob of %zu bytes: at most %zu", blob.size(), kMaxBlobBytes)};
+    return Error{Code::kInvalidArgument,
+                 format("a blob of %zu bytes is too large: at most %zu", blob.size(), kMaxBlobBytes)};
   send(FrameKind::kBlob, blob);
   return receive_all();
 }

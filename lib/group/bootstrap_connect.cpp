@@ -136,9 +136,8 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
   for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
     if (Attempt* const winner = try_all(attempts, call, deadline)) {
       const std::span<const Attempt> before(attempts.data(), winner);
-      const std::string how =
-          winner->address.to_string() + format(" (number %zu of %zu addresses%s)", before.size() + 1, attempts.size(),
-                                               describe_failures(before).c_str());
+      const std::string how = winner->address.to_string() + format(" (address %zu of %zu%s)", before.size() + 1,
+                                                                   attempts.size(), describe_failures(before).c_str());
       Dialer& dialer = *winner->dialer;
       const uint64_t there_and_back_ns = round_trip_ns(dialer.fd());
       return RootConnection{dialer.take(), dialer.take_channel(), how, {}, there_and_back_ns};

@@ -41,7 +41,7 @@ Result<Heard> hear(const RootConnection& connection, Deadline deadline) {
   if (header.kind == FrameKind::kReport) return unpack_report(body);
   auto join = read_join(body);
   if (!join || (header.kind != FrameKind::kRelay && header.kind != FrameKind::kGo))
-    return Error{Code::kInternalError, "the group's root sent something that is not a frame"};
+    return Error{Code::kInternalError, "the group's root sent an invalid frame"};
   return Heard{header.kind, std::move(*join)};
 }
 
@@ -93,7 +93,7 @@ std::optional<RootConnection> ask_other_root(const UniqueIdParts& other, const K
   auto root = connect_to_root(other, key, me.rank, soon(deadline));
   auto heard = root ? tell_root(root.value(), me, FrameKind::kAsk, soon(deadline)) : std::move(root).error();
   if (heard) return join_relay(group, me, heard.value().join.contact, deadline);
-  log(LogLevel::kWarn, "the root of another id of this group does not answer (%s): rank %d goes to the first one's",
+  log(LogLevel::kWarn, "the root of another id of this group does not answer (%s): rank %d uses the first id's root",
       heard.error().message.c_str(), me.rank);
   return std::nullopt;
 }

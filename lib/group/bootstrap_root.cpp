@@ -131,8 +131,10 @@ bool RootServer::check_join(Client& client, const JoinMessage& join) {
   const std::string who = who_is(join);
   std::string wrong;
   if (join.version != kBootstrapVersion)
-    wrong = format("rank %d (%s) speaks version %u of the bootstrap protocol, the root version %u: run the same Tutti",
-                   join.rank, who.c_str(), join.version, kBootstrapVersion);
+    wrong = format(
+        "rank %d (%s) speaks version %u of the bootstrap protocol, the root version %u: run the same version of Tutti "
+        "on every rank",
+        join.rank, who.c_str(), join.version, kBootstrapVersion);
   else if (n_ranks_ != 0 && join.n_ranks != n_ranks_)
     wrong =
         format("the ranks disagree about the number of ranks: rank %d (%s) says %d, rank %d (%s) says %d", first_rank_,
@@ -155,7 +157,7 @@ bool RootServer::on_blob(Member& member, int rank, std::string blob) {
     if (members_[r].who.empty() || members_[r].client != nullptr) continue;
     broadcast_.report(
         {Code::kRemoteError,
-         format("rank %zu (%s) has left, but rank %d is still waiting for it: see its output for the reason", r,
+         format("rank %zu (%s) has left (see its output for the reason), but rank %d is still waiting for it", r,
                 members_[r].who.c_str(), rank),
          static_cast<int>(r)});
     return true;
@@ -211,10 +213,10 @@ void RootServer::report_time_out() {
   if (n_blobs_ > 0 && !silent.empty())
     text += format("%s%s %s of %d joined but did not answer in time", text.empty() ? "" : "; ",
                    silent.size() > 1 ? "ranks" : "rank", rank_list(silent).c_str(), n_ranks_);
-  if (text.empty()) text = "the limit for forming the group passed";
+  if (text.empty()) text = "the group did not form in time";
   const int culprit = !absent.empty() ? absent[0] : n_blobs_ > 0 && !silent.empty() ? silent[0] : -1;
   text += acceptor_.misfits().empty()
-              ? "; look for processes that did not start, come later than TUTTI_INIT_TIMEOUT allows or "
+              ? "; look for processes that did not start, started later than TUTTI_INIT_TIMEOUT allows or "
                 "cannot reach the root"
               : describe_misfits();
   broadcast_.report({Code::kTimeout, text, culprit});

@@ -154,7 +154,7 @@ void FrameServer::take_in() {
     let_in(clients_.emplace_back(std::move(accepted->fd), std::move(accepted->channel), kMaxBlobBytes, epoll_.get()));
   }
   if (const auto shortage = acceptor_.shortage())
-    broadcast_.report(system_error("the group's root could not take in all ranks: accept", shortage->sys_errno));
+    broadcast_.report(system_error("the group's root could not accept all ranks", shortage->sys_errno));
   watch_strangers();
 }
 

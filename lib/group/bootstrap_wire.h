@@ -85,7 +85,7 @@ std::string rank_list(const std::vector<int>& ranks);
 struct RootConnection {
   Fd fd;
   std::unique_ptr<SecureChannel> channel;
-  std::string how;                        // for the log: "10.0.0.1:4000 (number 2 of 3 addresses; ...: refused)"
+  std::string how;                        // for the log: "10.0.0.1:4000 (address 2 of 3; ...: refused)"
   std::optional<JoinMessage> relay = {};  // the rank whose process relays; none: the root itself
   uint64_t round_trip_ns = 0;
 

@@ -257,7 +257,7 @@ Result<Decision> Agreement::reach(const Council::Without& without, const std::st
   for (;;) {
     if (auto decision = council_.take_result(without)) {
       if (std::binary_search(decision->members.begin(), decision->members.end(), rank_)) return std::move(*decision);
-      shut_out_ = Error{Code::kRemoteError, "the other ranks took this one to be lost and continued without it"};
+      shut_out_ = Error{Code::kRemoteError, "the other ranks considered this one lost and continued without it"};
     }
     if (shut_out_) {
       council_.leave(without);
@@ -272,7 +272,8 @@ Result<Decision> Agreement::reach(const Council::Without& without, const std::st
   council_.name_missing(without);
   council_.leave(without);
   const std::string names = absent.size() == 1 ? name_(absent[0]) : "ranks " + rank_list(absent);
-  return Error{Code::kTimeout, names + (absent.size() == 1 ? " lives but did" : " live but did") + " not come in time",
+  return Error{Code::kTimeout,
+               names + (absent.size() == 1 ? " is alive but did" : " are alive but did") + " not take part in time",
                absent[0]};
 }
 

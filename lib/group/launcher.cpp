@@ -52,7 +52,8 @@ Error nothing_fits(const std::string& nearly) {
       if (name != nullptr) looked += std::string(name == launcher.needs[0] ? "" : ", ") + name;
     looked += ")";
   }
-  return Error{Code::kInvalidUsage, "no launcher is recognised by the environment" + nearly + "; looked for " + looked};
+  return Error{Code::kInvalidUsage,
+               "no launcher was recognised from the environment" + nearly + "; looked for " + looked};
 }
 
 // Slurm's pmi plugins set the same variables as MPICH's mpiexec, which alone sets MPI_LOCALRANKID.
@@ -82,8 +83,9 @@ Result<std::string> job_secret(const LaunchInfo& info, const std::string& derive
   if (env_is_set(Env::kSecret)) return env_string(Env::kSecret);
   if (info.encrypts)
     return Error{Code::kInvalidUsage,
-                 format("rank %d is to encrypt (TUTTI_ENCRYPT), but TUTTI_SECRET is not set, and what would take its "
-                        "place here can be guessed: set it to the same random text on all ranks",
+                 format("rank %d must encrypt (TUTTI_ENCRYPT or the configuration's encrypt is set), but TUTTI_SECRET "
+                        "is not set, and the secret that would replace it can be guessed: set TUTTI_SECRET to the same "
+                        "random text on all ranks",
                         info.rank)};
   log(LogLevel::kInfo, "TUTTI_SECRET is not set: the secret is derived from the job's number or port");
   return derived;
@@ -144,7 +146,7 @@ Result<LaunchInfo> detect_launcher() {
       return Error{
           Code::kInvalidUsage,
           std::string(*missing) + " is not set: TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT=host:port belong together"};
-    nearly += format("%s%s lacks %s", nearly.empty() ? " (" : "; ", launcher.name, *missing);
+    nearly += format("%s%s: %s is not set", nearly.empty() ? " (" : "; ", launcher.name, *missing);
   }
   return nothing_fits(nearly.empty() ? "" : nearly + ")");
 }

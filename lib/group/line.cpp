@@ -28,8 +28,8 @@ bool Line::send(uint32_t type, std::string_view bytes) {
   if (unsent_.size() > kMostUnsentBytes) {
     if (!std::exchange(throws_away_, true))
       log(LogLevel::kWarn,
-          "rank %d has not read its control connection for so long that %zu MiB are queued for it: it is sent nothing "
-          "more",
+          "rank %d has not read its control connection for so long that %zu MiB are queued for it: nothing more is "
+          "sent to it",
           peer, unsent_.size() >> 20);
     return false;
   }

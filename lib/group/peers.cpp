@@ -70,8 +70,8 @@ Result<void> PeerWatch::connect(Deadline deadline, const std::function<bool()>& 
       return names;
     };
     if (const auto shortage = connector_.shortage()) return *shortage;
-    if (gives_up && gives_up()) return Error{Code::kRemoteError, "the control connection was lost with " + absent()};
-    if (deadline.passed()) return Error{Code::kTimeout, "no control connection in time with " + absent()};
+    if (gives_up && gives_up()) return Error{Code::kRemoteError, "lost the control connection with " + absent()};
+    if (deadline.passed()) return Error{Code::kTimeout, "timed out waiting for a control connection with " + absent()};
     std::vector<pollfd> fds;
     (void)connector_.waits_for(&fds);
     ::poll(fds.data(), fds.size(), Connector::kDialMs);
@@ -243,7 +243,7 @@ bool PeerWatch::take_loss(int rank) {
   if (rank < 0 || rank >= config_.n_ranks) return false;
   lose(rank);
   if (rank != config_.rank) return true;
-  const Error error{Code::kRemoteError, "the other ranks take this one to be lost: it did not answer them in time",
+  const Error error{Code::kRemoteError, "the other ranks consider this one lost: it did not answer them in time",
                     config_.rank};
   agreement_.shut_out(error);
   ending_.fail(error);

@@ -28,7 +28,7 @@ Result<Pmi> Pmi::init(int fd, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const std::string name, pmi.ask("get_my_kvsname", "my_kvsname"));
   pmi.kvs_name_ = field(name, "kvsname");
   const long limit = strtol(field(maxes, "vallen_max").c_str(), nullptr, 10);
-  if (limit < 2) return Error{Code::kRemoteError, "PMI: the launcher has no limit for values in: " + maxes};
+  if (limit < 2) return Error{Code::kRemoteError, "PMI: the launcher gave no valid vallen_max: " + maxes};
   pmi.piece_chars_ = static_cast<size_t>(std::clamp(limit - 2, 1L, 1022L));
   return pmi;
 }

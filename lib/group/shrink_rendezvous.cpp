@@ -49,7 +49,7 @@ Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
   TUTTI_TRY_ASSIGN(Decision decision, old_->agreement().reach(without_, front + vote, deadline_));
   if (decision.members != members_ || !all_begin_with(decision.votes, front)) {
     begins_anew_ = true;
-    return Error{Code::kRemoteError, "a rank was lost while the group was formed"};
+    return Error{Code::kRemoteError, "a rank was lost while the group was being formed"};
   }
   for (std::string& theirs : decision.votes) theirs.erase(0, front.size());
   std::optional<Error> failure;
@@ -70,7 +70,8 @@ Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
 
 Result<Blobs> ShrinkRendezvous::all_gather(const std::string& blob) {
   if (blob.size() > kMaxBlobBytes)
-    return Error{Code::kInvalidArgument, format("a blob of %zu bytes: at most %zu", blob.size(), kMaxBlobBytes)};
+    return Error{Code::kInvalidArgument,
+                 format("a blob of %zu bytes is too large: at most %zu", blob.size(), kMaxBlobBytes)};
   return next_votes(blob);
 }
 

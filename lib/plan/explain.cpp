@@ -52,7 +52,7 @@ std::string Planner::explain(const Call& call, uint64_t bytes) const {
   if (what.reduces) text += format(", %s", red_op_name(call.op));
   const char* const lanes = lanes_of(call.collective, algo, bytes, facts_) > 1 ? " in two lanes" : "";
   text += format("%s over %d ranks: %s%s, %s\n", what.moves_data ? ")" : "", n_ranks_, algo_name(algo), lanes,
-                 all.size() == 1 ? "there is one way only" : "predicted to be the fastest");
+                 all.size() == 1 ? "the only algorithm" : "predicted to be the fastest");
   if (forced_ != Algo::kAuto && algo == forced_)
     text += format("forced: %s, by TUTTI_ALGO or the configuration\n", algo_name(forced_));
   switch (order_of(call)) {

@@ -78,7 +78,7 @@ Result<void> check_found(const std::string& path, int fd) {
 Result<std::string> read_file(const std::string& path, bool is_found) {
   constexpr size_t kMostBytes = 1 << 16;
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | (is_found ? O_NOFOLLOW : 0)));
-  if (!file && errno == ELOOP) return unreadable(path, "it is a link", ELOOP);
+  if (!file && errno == ELOOP) return unreadable(path, "it is a symbolic link", ELOOP);
   if (!file && !limit_remedy(errno).empty()) return system_error("opening the tuning file " + path, errno);
   if (!file) return unreadable(path, strerror(errno), errno);
   if (is_found) TUTTI_TRY(check_found(path, file.get()));
@@ -117,15 +117,15 @@ std::vector<NamedPrice> by_name(Prices& prices) {
   const auto add = [&](const std::string& name, const std::string& where, Medium& medium) {
     names.push_back({name + ".hop", "until a message " + where + " has been noticed", &medium.hop});
     names.push_back({name + ".turn", "the same for each rank that shares a CPU", &medium.turn});
-    names.push_back({name + ".message", "of a CPU's time, to send or to receive one", &medium.message});
-    names.push_back({name + ".byte", "of a CPU's time, to send or to receive one", &medium.byte});
+    names.push_back({name + ".message", "CPU time to send or receive one", &medium.message});
+    names.push_back({name + ".byte", "CPU time to send or receive one", &medium.byte});
   };
   add("shm", "in shared memory", prices.shm);
   add("loopback", "over TCP within a host", prices.loopback);
   add("network", "over TCP between hosts", prices.network);
   add("rdma", "over RDMA between hosts", prices.rdma);
-  names.push_back({"sum.byte", "read to be added up", &prices.summed_byte});
-  names.push_back({"far.byte", "more, of operations that do not fit the caches", &prices.far_byte});
+  names.push_back({"sum.byte", "for each byte read to be added up", &prices.summed_byte});
+  names.push_back({"far.byte", "extra, for operations that do not fit the caches", &prices.far_byte});
   return names;
 }
 

@@ -23,13 +23,13 @@ class Fields {
   // All leave `value` as it is if there is no such field; it may be a std::optional.
   template <class Value>
   Result<void> number(const char* name, double least, Value* value) {
-    return read<double>(name, format("a number from %g up", least), value, [&](const Json& field) {
+    return read<double>(name, format("a number of at least %g", least), value, [&](const Json& field) {
       return field.is_number() && field.get<double>() >= least && field.get<double>() <= 1e15;
     });
   }
   template <class Value>
   Result<void> count(const char* name, int least, Value* value) {
-    return read<Value>(name, format("a whole number from %d up", least), value, [&](const Json& field) {
+    return read<Value>(name, format("a whole number of at least %d", least), value, [&](const Json& field) {
       return field.is_number_integer() && field.get<int64_t>() >= least && field.get<int64_t>() <= 1 << 30;
     });
   }
@@ -40,7 +40,7 @@ class Fields {
   Result<void> speed(Value* bytes_per_second) {
     std::optional<double> gbits;
     TUTTI_TRY(number("gbit_per_s", 0, &gbits));
-    if (gbits == 0) return wrong("gbit_per_s is 0, so nothing would ever arrive; give what the wire carries");
+    if (gbits == 0) return wrong("gbit_per_s is 0, so nothing would ever arrive; give the speed of the wire");
     if (gbits) *bytes_per_second = *gbits * kBytesOfGbit;
     return {};
   }
@@ -56,7 +56,7 @@ class Fields {
     std::string names;
     for (const std::string& name : known_) names += (names.empty() ? "" : ", ") + name;
     for (const auto& [name, value] : object_.items())
-      if (known_.count(name) == 0) return wrong("there is no field '" + name + "' here; there are: " + names);
+      if (known_.count(name) == 0) return wrong("there is no field '" + name + "' here; the fields are: " + names);
     return {};
   }
 
@@ -114,14 +114,15 @@ Result<void> check_kind(const Fields& fields, const Exception& exception) {
   const bool is_way = exception.from_host >= 0 || exception.to_host >= 0,
              is_half = is_way && (exception.from_host < 0 || exception.to_host < 0);
   if (is_half || (exception.host >= 0) + (exception.rank >= 0) + (exception.rack >= 0) + is_way != 1)
-    return fields.wrong("give one of host, rank, rack, or from_host and to_host");
+    return fields.wrong("give exactly one of host, rank, rack, or from_host and to_host");
   if (is_way && exception.from_host == exception.to_host) return fields.wrong("from_host and to_host are the same");
   const bool has_wire = exception.rank < 0, has_cpu = exception.host >= 0 || exception.rank >= 0;
   if (exception.bytes_per_second && !has_wire) return fields.wrong("a rank has no gbit_per_s; give its host's");
-  if (exception.slowdown && (!has_cpu || exception.nic >= 0)) return fields.wrong("slowdown is of a host or a rank");
-  if (exception.starts_late_ns && exception.rank < 0) return fields.wrong("starts_late_us is of a rank");
-  if (exception.dies_ns && exception.rank < 0) return fields.wrong("dies_us is of a rank");
-  if (exception.nic >= 0 && exception.host < 0) return fields.wrong("nic wants a host");
+  if (exception.slowdown && (!has_cpu || exception.nic >= 0))
+    return fields.wrong("slowdown applies only to a host or a rank");
+  if (exception.starts_late_ns && exception.rank < 0) return fields.wrong("starts_late_us applies only to a rank");
+  if (exception.dies_ns && exception.rank < 0) return fields.wrong("dies_us applies only to a rank");
+  if (exception.nic >= 0 && exception.host < 0) return fields.wrong("nic needs a host");
   if (exception.bytes_per_second || exception.slowdown || exception.starts_late_ns || exception.dies_ns) return {};
   return fields.wrong("it changes nothing; give gbit_per_s, slowdown, starts_late_us or dies_us");
 }
@@ -144,16 +145,16 @@ Result<void> read_exception(const Json& json, const std::string& place, Cluster*
 Result<void> read_names(const Json& names, const Fields& fields, Cluster* cluster) {
   if (!names.is_array()) return fields.wrong("hosts is not a list of names");
   for (const Json& name : names) {
-    if (!name.is_string()) return fields.wrong("hosts has " + name.dump() + "; give names");
+    if (!name.is_string()) return fields.wrong("hosts contains " + name.dump() + "; give names");
     std::vector<std::string>& hosts = cluster->hosts;
     const auto& text = name.get_ref<const std::string&>();
     if (!text.empty() && std::find(hosts.begin(), hosts.end(), text) != hosts.end())
-      return fields.wrong("hosts has " + name.dump() + " twice");
+      return fields.wrong("hosts contains " + name.dump() + " twice");
     cluster->hosts.push_back(name.get<std::string>());
   }
   const int room = cluster->racks * cluster->hosts_per_rack, n = static_cast<int>(names.size());
   if (room == 0 || n <= room) return {};
-  return fields.wrong(format("hosts has %d names, and the racks have room for %d", n, room));
+  return fields.wrong(format("hosts has %d names, but the racks have room for only %d", n, room));
 }
 
 Result<void> read_counts(Fields& fields, Cluster* cluster) {
@@ -177,7 +178,7 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.count("slot_bytes", 64, &cluster->links.slot_bytes));
   cluster->links.slot_bytes -= cluster->links.slot_bytes % 64;
   const double all = 1.0 * std::max(1, cluster->racks) * cluster->hosts_per_rack * cluster->ranks_per_host;
-  if (all > 1 << 30) return fields.wrong(format("%.0f ranks are more than there can be", all));
+  if (all > 1 << 30) return fields.wrong(format("%.0f ranks are too many", all));
   return {};
 }
 
@@ -196,7 +197,7 @@ Result<Cluster> cluster_from_json(std::string_view text, const std::string& file
   if (cluster.racks != 1) TUTTI_TRY(read_way(json, file, "rack", &cluster.rack));
   TUTTI_TRY(read_names(json.value("hosts", Json::array()), fields, &cluster));
   const Json exceptions = json.value("exceptions", Json::array());
-  if (!exceptions.is_array()) return fields.wrong("exceptions is no list");
+  if (!exceptions.is_array()) return fields.wrong("exceptions is not a list");
   for (size_t i = 0; i < exceptions.size(); i++)
     TUTTI_TRY(read_exception(exceptions[i], format("%s, exceptions[%zu]", file.c_str(), i), &cluster));
   return cluster;

@@ -100,10 +100,10 @@ Result<void> check(const Graph& graph, const std::string& what) {
   for (const Graph::Edge& edge : graph.edges) {
     const std::string link = "the link from " + name(edge.a) + " to " + name(edge.b);
     if (edge.a < 0 || edge.a >= n || edge.b < 0 || edge.b >= n) return wrong(link + " has only one end");
-    if (edge.a == edge.b) return wrong(link + " goes round in a cycle");
+    if (edge.a == edge.b) return wrong(link + " starts and ends at the same node");
     if (!(edge.bytes_per_second > 0 && std::isfinite(edge.bytes_per_second)))
-      return wrong(link + format(" has the speed %g, so nothing would ever arrive", edge.bytes_per_second));
-    if (!(edge.latency_ns >= 0)) return wrong(link + format(" has the latency %g ns", edge.latency_ns));
+      return wrong(link + format(" has speed %g, so nothing would ever arrive", edge.bytes_per_second));
+    if (!(edge.latency_ns >= 0)) return wrong(link + format(" has latency %g ns", edge.latency_ns));
   }
   const std::vector<int> ranks = graph.ranks();
   if (ranks.empty()) return wrong("it has neither GPUs nor cores");

@@ -72,13 +72,14 @@ bool has_whole_sets(const std::string& path) {
 
 Result<Topology> load_xml(const std::string& path) {
   const std::string remedy =
-      ": give a file that TUTTI_TOPO_DUMP or lstopo has written, or unset the variable to look at the machine";
+      ": give a file that TUTTI_TOPO_DUMP or lstopo has written, or unset the variable to inspect the machine itself";
   if (access(path.c_str(), R_OK) != 0)
     return Error{Code::kInvalidUsage, "the topology in " + path + " cannot be read: " + strerror(errno) + remedy};
   const std::string what = path + " is not a topology in hwloc's XML";
   if (!has_whole_sets(path))
-    return Error{Code::kInvalidUsage,
-                 what + ": an object has only one of cpuset and complete_cpuset, or of the nodesets" + remedy};
+    return Error{
+        Code::kInvalidUsage,
+        what + ": an object has only one of cpuset and complete_cpuset, or of nodeset and complete_nodeset" + remedy};
   return load(what + remedy, [&](hwloc_topology_t raw) { return hwloc_topology_set_xml(raw, path.c_str()); });
 }
 
@@ -248,7 +249,7 @@ Result<std::string> hwloc_xml(const std::string& from) {
   char* bytes = nullptr;
   int length = 0;
   if (hwloc_topology_export_xmlbuffer(topology.get(), &bytes, &length, 0) != 0)
-    return system_error("the topology as XML (hwloc)", errno);
+    return system_error("exporting the topology as XML (hwloc)", errno);
   std::string xml(bytes, length > 0 ? static_cast<size_t>(length) - 1 : 0);  // without the final zero
   hwloc_free_xmlbuffer(topology.get(), bytes);
   return xml;

@@ -76,10 +76,10 @@ class Reader {
       TUTTI_TRY(take(text_.substr(at_ + 1, close - at_ - 1)));
       at_ = close + 1;
     }
-    if (open_.size() > 1) return wrong("the file ends within " + open_.back().name);
+    if (open_.size() > 1) return wrong("the file ends inside " + open_.back().name);
     std::vector<Element>& all = open_[0].inner;
     if (all.size() == 1 && all[0].name == "system") return std::move(all[0]);
-    return wrong("it has no element system, so it is not a topology file of NCCL's");
+    return wrong("it has no system element, so it is not an NCCL topology file");
   }
 
  private:
@@ -92,9 +92,10 @@ class Reader {
     if (tag.starts_with('?') || tag.starts_with('!')) return {};
     const bool ends = tag.starts_with('/'), is_empty = tag.ends_with('/');
     if (ends && (open_.size() == 1 || tag.substr(1) != open_.back().name))
-      return wrong("</" + std::string(tag.substr(1)) + "> ends no element; open is '" + open_.back().name + "'");
+      return wrong("</" + std::string(tag.substr(1)) + "> closes no open element; the innermost open one is '" +
+                   open_.back().name + "'");
     if (!ends) {
-      if (open_.size() > kDeepest) return wrong("elements are nested deeper than machines are");
+      if (open_.size() > kDeepest) return wrong("elements are nested deeper than in any machine");
       TUTTI_TRY_ASSIGN(Element element, read_element(tag.substr(0, tag.size() - is_empty)));
       open_.push_back(std::move(element));
     }
@@ -113,7 +114,7 @@ class Reader {
     while ((at = tag.find_first_not_of(kBlanks, at)) != tag.npos) {
       const size_t equals = tag.find("=\"", at);
       const size_t end = equals == tag.npos ? tag.npos : tag.find('"', equals + 2);
-      if (end == tag.npos) return wrong("'" + std::string(tag) + "' has an attribute that is not name=\"value\"");
+      if (end == tag.npos) return wrong("'" + std::string(tag) + "' has an attribute not of the form name=\"value\"");
       element.attributes.emplace(tag.substr(at, equals - at), unescaped(tag.substr(equals + 2, end - equals - 2)));
       at = end + 1;
     }
@@ -172,7 +173,7 @@ class Builder {
   Result<void> add_pci(const Element& pci, int holder) {
     const std::string bus = pci.get("busid");
     if (!buses_.insert(bus).second)
-      return wrong("the PCI device " + bus + " is there twice: the devices would form a cycle");
+      return wrong("the PCI device " + bus + " appears twice: the devices would form a cycle");
     double transfers = 0;  // per lane, in GT/s
     sscanf(pci.get("link_speed").c_str(), "%lf", &transfers);
     const double lanes = pci.number("link_width");
@@ -199,8 +200,8 @@ class Builder {
       if (link.name != "nvlink" && link.name != "xgmi") continue;
       const double count = link.number("count");
       if (!(count > 0))
-        return wrong("a link of " + graph_.nodes[static_cast<size_t>(node)].name + " to " + link.get("target") +
-                     " has the count '" + link.get("count") + "' and so the speed 0");
+        return wrong("a link from " + graph_.nodes[static_cast<size_t>(node)].name + " to " + link.get("target") +
+                     " has the count '" + link.get("count") + "', so its speed is 0");
       links_.push_back({node, link.get("target"), link.get("tclass"), count * (link.name == "xgmi" ? kXgmi : each)});
     }
     return {};
@@ -222,8 +223,8 @@ class Builder {
           graph_.join(link.gpu, fabric, 0, kNvLinkNs / 2);
         graph_.edges.back().bytes_per_second += link.bytes_per_second;
       } else {
-        return wrong("a link of " + graph_.nodes[static_cast<size_t>(link.gpu)].name + " leads to " + link.target +
-                     ", and there is no such GPU");
+        return wrong("a link from " + graph_.nodes[static_cast<size_t>(link.gpu)].name + " leads to " + link.target +
+                     ", but there is no such GPU");
       }
     }
     return {};
@@ -273,7 +274,7 @@ class Writer {
       TUTTI_TRY(write_inner(cpu, 2));
       line(1, "</cpu>");
     }
-    if (gpus_ == 0) return Error{Code::kInvalidUsage, "there are no GPUs, of which NCCL's topology files tell"};
+    if (gpus_ == 0) return Error{Code::kInvalidUsage, "there are no GPUs, and an NCCL topology file describes GPUs"};
     return text_ + "</system>\n";
   }
 
@@ -302,7 +303,7 @@ class Writer {
       if (at(node).kind == Kind::kNic) {
         write_nic(place, node, depth);
       } else if (at(node).bus.empty()) {
-        return Error{Code::kInvalidUsage, at(node).name + " has no PCI bus id, by which NCCL's topology files know it"};
+        return Error{Code::kInvalidUsage, at(node).name + " has no PCI bus id, which an NCCL topology file needs"};
       } else {
         const bool is_gpu = at(node).kind == Kind::kGpu;
         line(depth, pci + (is_gpu ? "\"0x030200\"" : "\"0x060400\"") + pci_link(speed(node)));
@@ -383,7 +384,7 @@ Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file
 Result<std::string> nccl_xml(const Graph& graph) {
   for (const Graph::Node& node : graph.nodes)
     if (node.host != 0)
-      return Error{Code::kInvalidUsage, "there are several hosts, and NCCL's topology files are of one"};
+      return Error{Code::kInvalidUsage, "there are several hosts, but an NCCL topology file describes one"};
   return Writer(graph).document();
 }
 

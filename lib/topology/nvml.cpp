@@ -90,7 +90,7 @@ void add_nvlinks(Graph& graph, const char* library) {
     return log(LogLevel::kInfo, "no links between GPUs are known: %s",
                nvml.library == nullptr ? dlerror() : "NVML is too old");
   if (const int code = nvml.init(); code != 0)
-    return log(LogLevel::kInfo, "no links between GPUs are known: NVML says %d; is the driver loaded?", code);
+    return log(LogLevel::kInfo, "no links between GPUs are known: NVML returned %d; is the driver loaded?", code);
   unsigned n = 0;
   nvml.count(&n);
   int fabric = -1;

@@ -200,7 +200,7 @@ TEST_CASE("a wrong secret fails on both sides, and both know why") {
   CHECK(has(server.why(), "does not know this group's secret"));
   CHECK(server.is_misfit());
   CHECK(c == Status::kFailed);
-  CHECK(has(client.why(), "does not know this group's secret: it refused this side's"));
+  CHECK(has(client.why(), "does not know this group's secret: it rejected this side's"));
   CHECK(client.is_misfit());
 }
 

@@ -116,7 +116,7 @@ TEST_CASE("executor: who waits until a message is taken says so, and why, and ke
   Run run(bench.program, bench.operation, bench.recorder);
   const auto result = drive(run, context, {bench.yields, 0.05});
   REQUIRE_FALSE(result);
-  CHECK(contains(result.error().message, "waiting for rank 1 (to take what this rank sends); rank 3 is late"));
+  CHECK(contains(result.error().message, "waiting for rank 1 (to receive what this rank sends); rank 3 is late"));
   CHECK(context.housekeepings > 0);
 }
 

@@ -322,7 +322,7 @@ TEST_CASE("a rank that does not come to a shrink, or means another, is named in 
     INFO("rank " << r << ": " << outcomes[r].message);
     CHECK(outcomes[r].code == tuttiTimeout);
     CHECK(contains(outcomes[r].message, r == 3 ? "rank 1 (host" : "rank 3 (host"));
-    CHECK(contains(outcomes[r].message, "lives but did not come in time"));
+    CHECK(contains(outcomes[r].message, "is alive but did not take part in time"));
     CHECK(contains(outcomes[r].message, "give the same excludeRanksList"));
     CHECK(outcomes[r].wrong == 0);
   }

@@ -175,7 +175,7 @@ TEST_CASE("metrics that cannot be written are one warning, and operations go on"
   const Folder logs("TUTTI_LOG_FILE", "/log");
   const Folder folder("TUTTI_METRICS_FILE", "/metrics");
   const std::string path = folder.path + "/metrics", other = folder.path + "/other";
-  std::string reason = "it is there already and no regular file";
+  std::string reason = "it exists and is not a regular file";
   bool is_full = false;
   SECTION("a folder that is not there") {
     setenv("TUTTI_METRICS_FILE", (folder.path + "/none/metrics").c_str(), 1);

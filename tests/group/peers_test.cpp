@@ -291,7 +291,7 @@ TEST_CASE("who cannot join after a shrink is named by its old number, and knows 
 
 TEST_CASE("who cannot join after a shrink is no loss to be tried again, whatever the others take it for") {
   const Watches watches = make_watches({{}, {}, {}});
-  const Error errors[] = {{Code::kRemoteError, "the control connection was lost with rank 2", 2},
+  const Error errors[] = {{Code::kRemoteError, "lost the control connection with rank 2", 2},
                           {Code::kSystemError, "no descriptor for rank 2"}};
   std::atomic<int> begin_anew = 0;
   const auto ends = run_ranks<Error>({1, 2}, [&](int rank) -> Error {
@@ -320,10 +320,10 @@ TEST_CASE("a control connection that cannot be made ends the wait for it, with t
   };
   const Error late = refusal(2, 0.05, false);  // which would have to call
   CHECK(late.code == Code::kTimeout);
-  CHECK(late.message == "no control connection in time with rank 2");
+  CHECK(late.message == "timed out waiting for a control connection with rank 2");
   const Error over = refusal(2, 5, true);
   CHECK(over.code == Code::kRemoteError);
-  CHECK(over.message == "the control connection was lost with rank 2");
+  CHECK(over.message == "lost the control connection with rank 2");
   const Error refused = refusal(0, 5, false);
   CHECK(refused.code == Code::kRemoteError);
   CHECK(test::contains(refused.message, "rank 0 cannot be reached: "));

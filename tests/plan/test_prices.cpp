@@ -76,7 +76,7 @@ TEST_CASE("prices: a file that is found by itself is no link and nobody else's")
   std::filesystem::create_symlink(aside, path);
   const auto linked = find_prices();
   REQUIRE(!linked);
-  CHECK(linked.error().message.find(path + " cannot be read: it is a link") != std::string::npos);
+  CHECK(linked.error().message.find(path + " cannot be read: it is a symbolic link") != std::string::npos);
   setenv("TUTTI_TUNE_FILE", path.c_str(), 1);  // who names it means it
   CHECK(find_prices());
   unsetenv("TUTTI_TUNE_FILE");

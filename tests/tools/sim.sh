@@ -38,7 +38,7 @@ check "a death" 0 '; rank 3 dies after 120 us'
 check "who fails" 0 '63 ranks fail'
 sed 's/"exceptions": \[/&{"host": 3, "dies_us": 120},/' "$topology" >"$tmp/dies"
 run "$sim" all-reduce --topology "$tmp/dies"
-check "a death of no rank" 2 'dies_us is of a rank'
+check "a death of no rank" 2 'dies_us applies only to a rank'
 
 run "$sim" all-reduce --topology "$tmp/absent"
 check "a file that is not there" 2 'absent cannot be read: No such file'

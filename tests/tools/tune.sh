@@ -134,5 +134,5 @@ done
 wait
 cat "$tmp/out.0" "$tmp/out.1" >"$tmp/out"
 status=0
-check "different files" 0 "prices from=$tmp/other"
+check "different files" 0 "tuning file (TUTTI_TUNE_FILE)=$tmp/other"
 [ "$failures" -eq 0 ]

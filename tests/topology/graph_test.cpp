@@ -306,20 +306,20 @@ TEST_CASE("graph: what is wrong with a file is said") {
   };
   std::string deep = "<system>";
   for (int i = 0; i < 100; i++) deep += "<cpu>";
-  for (const Wrong& wrong :
-       std::vector<Wrong>{{"", "F, line 1: it has no element system"},
-                          {"<topology/>", "it has no element system"},
-                          {"<system>\n<cpu", "F, line 2: a '<' has no '>'"},
-                          {"<system>\n<cpu>", "F, line 2: the file ends within cpu"},
-                          {"<system><cpu></system>", "</system> ends no element; open is 'cpu'"},
-                          {"<system a=b></system>", "has an attribute that is not name=\"value\""},
-                          {"<system></system>", "F: it has neither GPUs nor cores"},
-                          {deep, "elements are nested deeper than machines are"},
-                          {with("count=\"2\"", "count=\"0\""), "has the count '0' and so the speed 0"},
-                          {with("<nvlink target=\"0000:20:01.0\"", "<nvlink target=\"0000:99:01.0\""),
-                           "a link of GPU 0 leads to 0000:99:01.0, and there is no such GPU"},
-                          {with("busid=\"0000:20:00.0\"", "busid=\"0000:10:00.0\""),
-                           "the PCI device 0000:10:00.0 is there twice: the devices would form a cycle"}}) {
+  for (const Wrong& wrong : std::vector<Wrong>{
+           {"", "F, line 1: it has no system element"},
+           {"<topology/>", "it has no system element"},
+           {"<system>\n<cpu", "F, line 2: a '<' has no '>'"},
+           {"<system>\n<cpu>", "F, line 2: the file ends inside cpu"},
+           {"<system><cpu></system>", "</system> closes no open element; the innermost open one is 'cpu'"},
+           {"<system a=b></system>", "has an attribute not of the form name=\"value\""},
+           {"<system></system>", "F: it has neither GPUs nor cores"},
+           {deep, "elements are nested deeper than in any machine"},
+           {with("count=\"2\"", "count=\"0\""), "has the count '0', so its speed is 0"},
+           {with("<nvlink target=\"0000:20:01.0\"", "<nvlink target=\"0000:99:01.0\""),
+            "a link from GPU 0 leads to 0000:99:01.0, but there is no such GPU"},
+           {with("busid=\"0000:20:00.0\"", "busid=\"0000:10:00.0\""),
+            "the PCI device 0000:10:00.0 appears twice: the devices would form a cycle"}}) {
     const auto graph = graph_from_nccl_xml(wrong.text, "F");
     REQUIRE_FALSE(graph);
     CHECK(graph.error().code == Code::kInvalidUsage);
@@ -331,15 +331,15 @@ TEST_CASE("graph: what is wrong with a file is said") {
   graph.add(Kind::kGpu, "A");
   graph.add(Kind::kGpu, "B");
   graph.join(0, 1, 0, 0);
-  CHECK(contains(check(graph, "G").error().message, "G: the link from A to B has the speed 0"));
+  CHECK(contains(check(graph, "G").error().message, "G: the link from A to B has speed 0"));
   graph.edges[0] = {0, 0, 1, 0};
-  CHECK(contains(check(graph, "G").error().message, "from A to A goes round in a cycle"));
+  CHECK(contains(check(graph, "G").error().message, "from A to A starts and ends at the same node"));
   graph.edges[0] = {0, 2, 1, 0};
   CHECK(contains(check(graph, "G").error().message, "from A to nothing has only one end"));
   graph.edges[0] = {0, 1, HUGE_VAL, 0};
-  CHECK(contains(check(graph, "G").error().message, "from A to B has the speed inf"));
+  CHECK(contains(check(graph, "G").error().message, "from A to B has speed inf"));
   graph.edges[0] = {0, 1, 1, -5};
-  CHECK(contains(check(graph, "G").error().message, "from A to B has the latency -5 ns"));
+  CHECK(contains(check(graph, "G").error().message, "from A to B has latency -5 ns"));
   graph.edges.clear();
   CHECK(contains(check(graph, "G").error().message, "no link leads from A to B"));
 }
