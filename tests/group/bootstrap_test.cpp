@@ -182,7 +182,7 @@ TEST_CASE("an address that does not answer costs a head start, not the group") {
   const Fate fate = three_rounds(pack_unique_id(parts), 0, 1);
   root.join();
   REQUIRE(connection);
-  CHECK(contains(connection.value().how, "[::1]:" + std::to_string(bound.port()) + " (number 2 of 2 addresses"));
+  CHECK(contains(connection.value().how, "[::1]:" + std::to_string(bound.port()) + " (address 2 of 2"));
   CHECK(fate.message == "");
 }
 

@@ -35,7 +35,7 @@ TUTTI_SLOTS=1 "$doctor" >"$tmp/out" 2>&1 && { echo 'a wrong setting is no error'
 expect '^BAD +settings +TUTTI_SLOTS=1 is not valid'
 
 RANK=1 WORLD_SIZE=2 MASTER_ADDR=localhost "$doctor" >"$tmp/out" 2>&1 || { echo 'half a launcher is an error'; failed=1; }
-expect '^warn +launcher .*torchrun lacks MASTER_PORT'
+expect '^warn +launcher .*torchrun: MASTER_PORT is not set'
 expect '-> only this host is checked'
 
 TUTTI_TRACE_DIR=/nonexistent "$doctor" >"$tmp/out" 2>&1 || { echo 'a folder for traces is needed'; failed=1; }
