@@ -138,7 +138,8 @@ TEST_CASE("no launcher: the error lists what was looked for and what is missing"
   const std::string nothing = refusal({});
   for (const char* name : {"TUTTI_ROOT", "MASTER_ADDR", "PMI_FD", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"})
     CHECK(contains(nothing, name));
-  CHECK(contains(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}), "torchrun: MASTER_ADDR is not set"));
+  CHECK(contains(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}),
+                 "torchrun: MASTER_ADDR is not set"));
   CHECK(contains(refusal({{"TUTTI_RANK", "0"}, {"TUTTI_NRANKS", "2"}}), "TUTTI_ROOT is not set"));
   CHECK(contains(refusal(plus(kSlurm, {{"TUTTI_ROOT", "a:1"}})), "TUTTI_RANK is not set"));
 }
