@@ -59,7 +59,7 @@ Result<const tuttiTransport*> load(const std::string& path) {
     return refuse(path,
                   format("it has no function %s and no ncclNetPlugin_v8 to v11, so it is not a transport", kEntry));
   }
-  char why[500] = "it says no reason";
+  char why[500] = "it gives no reason";
   const tuttiTransport* theirs = entry(why, sizeof why);
   if (theirs == nullptr) return refuse(path, why);
   if (theirs->abi_version != TUTTI_TRANSPORT_ABI_VERSION || theirs->struct_bytes < kLeastTableBytes)
@@ -69,7 +69,7 @@ Result<const tuttiTransport*> load(const std::string& path) {
                          theirs->abi_version, theirs->struct_bytes, TUTTI_TRANSPORT_ABI_VERSION, kLeastTableBytes));
   if (theirs->name == nullptr || *theirs->name == '\0' || strchr(theirs->name, ',') != nullptr)
     return refuse(path, "its name is empty or contains a comma");
-  if (lacks_functions(*theirs)) return refuse(path, "its table lacks one of the ten functions that may not be NULL");
+  if (lacks_functions(*theirs)) return refuse(path, "its table lacks one of the ten functions that must not be NULL");
   auto* table = new tuttiTransport{};  // never freed: links may outlive main
   memcpy(table, theirs, std::min<size_t>(theirs->struct_bytes, sizeof *table));
   return table;

@@ -69,7 +69,7 @@ Result<Config> read_config(const tuttiConfig_t* config) {
 Result<void> take_cuda_device(int value, const std::string& name, int* to) {
   if (value == TUTTI_CONFIG_UNDEF_INT) return {};
   if (value < -1)
-    return invalid_argument(format("%s=%d is neither a CUDA device nor -1, host memory", name.c_str(), value));
+    return invalid_argument(format("%s=%d is neither a CUDA device nor -1 (host memory)", name.c_str(), value));
   *to = value;
   if (value == -1) return {};
   cuda::Port* const port = cuda::port();

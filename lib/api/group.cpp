@@ -319,7 +319,8 @@ void drop_from_group(tuttiComm_t handle) {
   const size_t dropped = std::erase_if(group.operations, [&](const Pending& p) { return p.handle == handle; }) +
                          std::erase_if(group.blocking, [&](const Blocking& b) { return b.handle == handle; });
   if (dropped > 0)
-    spoil_group({Code::kInvalidUsage, format("comm=%p was destroyed after calls on it", static_cast<void*>(handle))});
+    spoil_group({Code::kInvalidUsage,
+                 format("comm=%p was destroyed after calls on it in this group", static_cast<void*>(handle))});
 }
 
 }  // namespace tutti::api

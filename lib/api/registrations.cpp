@@ -14,8 +14,8 @@ Result<void*> Registrations::add(void* memory, size_t bytes) {
   if (!block->fd)
     log(LogLevel::kInfo,
         "registering %zu bytes at %p helps only network devices that read and write them: other processes cannot map "
-        "private memory, or what no descriptor is open of; tuttiMemAlloc gives memory that they can, and so does mmap "
-        "of a memfd or file with MAP_SHARED, while it is open",
+        "private memory, or memory of a file that is no longer open; they can map memory from tuttiMemAlloc, or from "
+        "mmap with MAP_SHARED of a memfd or file that stays open",
         bytes, memory);
   const std::lock_guard lock(mutex_);
   made_[++last_] = {block->id, 0, bytes};

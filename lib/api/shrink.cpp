@@ -15,8 +15,9 @@ namespace {
 Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int n_excluded) {
   const int n_ranks = comm->n_ranks();
   if (n_excluded < 0 || n_excluded >= n_ranks)
-    return invalid_argument(format("excludeRanksCount=%d is not in [0, %d): comm has %d ranks, and at least one stays",
-                                   n_excluded, n_ranks, n_ranks));
+    return invalid_argument(
+        format("excludeRanksCount=%d is not in [0, %d): comm has %d ranks, and at least one must stay", n_excluded,
+               n_ranks, n_ranks));
   if (excluded == nullptr && n_excluded > 0)
     return invalid_argument(format("excludeRanksList is NULL with excludeRanksCount=%d", n_excluded));
   std::vector<int> sorted;
@@ -24,7 +25,8 @@ Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int
     const std::string text = format("excludeRanksList[%d]=%d", i, excluded[i]);
     if (excluded[i] < 0 || excluded[i] >= n_ranks)
       return invalid_argument(format("%s is not a rank of comm: [0, %d)", text.c_str(), n_ranks));
-    if (excluded[i] == comm->rank()) return invalid_argument(text + " is this rank: only those that stay call this");
+    if (excluded[i] == comm->rank())
+      return invalid_argument(text + " is this rank: only ranks that stay may call this");
     const auto at = std::lower_bound(sorted.begin(), sorted.end(), excluded[i]);
     if (at != sorted.end() && *at == excluded[i])
       return invalid_argument(text + " is listed twice: list each rank once");
@@ -40,7 +42,7 @@ Result<std::unique_ptr<Communicator>> shrink(const Source& from, const std::vect
   });
   if (!made && !excluded.empty() && made.error().code == Code::kTimeout)
     made.error().message +=
-        "; in tuttiCommShrink all ranks that stay must give the same excludeRanksList, or all of them NULL";
+        "; in tuttiCommShrink all ranks that stay must give the same excludeRanksList, or all must give NULL";
   return made;
 }
 

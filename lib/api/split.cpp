@@ -134,8 +134,8 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
   if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash)
     return meet(from, members, leader, theirs.id, deadline.but_from(called_ns));  // as in split()
   const Error error{Code::kInvalidUsage,
-                    format("tuttiCommCreateGroup: rank %d has ranks=%s, rank %d has ranks=%s: all of these call it, "
-                           "with the same list",
+                    format("tuttiCommCreateGroup: rank %d has ranks=%s, rank %d has ranks=%s: all of these ranks must "
+                           "call it, with the same list",
                            leader, list_of(theirs).c_str(), comm->rank(), list_of(mine).c_str()),
                     comm->rank()};
   comm->monitor().watch().ending().fail(error);
@@ -180,7 +180,9 @@ Result<UniqueId> agree_on_id(const Use& comm, uint64_t ticket, const UniqueId& m
   TUTTI_TRY_ASSIGN(const auto ids, gather_all(comm, ticket, mine));
   const auto first = std::find_if(ids.begin(), ids.end(), is_given);
   if (first == ids.end())
-    return Error{Code::kInvalidUsage, "tuttiCommGrow: no rank of comm gave uniqueId: one has to, and all new ranks"};
+    return Error{
+        Code::kInvalidUsage,
+        "tuttiCommGrow: no rank of comm gave uniqueId: at least one must, and all new ranks must give the same one"};
   for (auto id = first; id != ids.end(); ++id)
     if (is_given(*id) && memcmp(id->bytes, first->bytes, sizeof id->bytes) != 0)
       return Error{Code::kInvalidUsage,
@@ -200,9 +202,10 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
   TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 1));
   const int old_ranks = from->comm->n_ranks(), me = from->comm->rank();
   if (n_ranks < old_ranks)
-    return invalid_argument(format("nRanks=%d: comm has %d ranks already, which all stay", n_ranks, old_ranks));
+    return invalid_argument(format("nRanks=%d: comm already has %d ranks, and all of them stay", n_ranks, old_ranks));
   if (rank != -1 && rank != me)
-    return invalid_argument(format("rank=%d: ranks of comm keep their number, %d here: give that, or -1", rank, me));
+    return invalid_argument(
+        format("rank=%d: ranks of comm keep their numbers: give %d, this rank's own, or -1", rank, me));
   return create_from(from, newcomm, [=](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
     const int64_t called_ns = now_ns();
     const auto agreed = agree_on_id(from->comm, from->tickets[0], id);
@@ -220,11 +223,11 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
 }
 
 Result<void> join_as_new(int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
-  if (!is_given(id)) return invalid_argument("uniqueId is NULL, or all zero: a rank without comm needs it");
+  if (!is_given(id)) return invalid_argument("uniqueId is NULL or all zeros: a rank without comm needs one");
   if (n_ranks < 2) return invalid_argument(format("nRanks=%d: a group with a new rank has at least 2 ranks", n_ranks));
   if (rank < 1 || rank >= n_ranks)
-    return invalid_argument(
-        format("rank=%d: a new rank needs a number from the size of comm up to nRanks=%d, exclusive", rank, n_ranks));
+    return invalid_argument(format(
+        "rank=%d: a new rank's number must be at least the size of comm and less than nRanks=%d", rank, n_ranks));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
   return create(newcomm, read, [=, options = read.options](const Deadline& deadline) {
     return Communicator::create(id, rank, n_ranks, options, deadline);

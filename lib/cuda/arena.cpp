@@ -101,10 +101,11 @@ Result<void> Arenas::compare_samples() {
     TUTTI_TRY(port_.synchronize(stream_));
     for (int r = 0; r < host_.n_ranks(); r++)
       if (sample_[r] != sample_of(r, there ? r : me))
-        return Error{Code::kCudaError,
-                     format("%08x was read where rank %d has written %08x: IOMMU or ACS settings may keep GPUs from "
-                            "each other",
-                            sample_[r], r, sample_of(r, there ? r : me))};
+        return Error{
+            Code::kCudaError,
+            format(
+                "%08x was read where rank %d wrote %08x: IOMMU or ACS settings may keep GPUs from reaching each other",
+                sample_[r], r, sample_of(r, there ? r : me))};
   }
   return {};
 }

@@ -90,7 +90,7 @@ Result<void> Board::map(const std::string& where) {
   Cookie found{};
   if (fstat(fd.get(), &info) != 0 || static_cast<size_t>(info.st_size) != bytes_ ||
       pread(fd.get(), &found, sizeof found, 0) != sizeof found || found != cookie)
-    return Error{Code::kSystemError, path + " is not rank 0's memory: processes in different PID namespaces"};
+    return Error{Code::kSystemError, path + " is not rank 0's memory: the processes are in different PID namespaces"};
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return system_error(format("mmap of %zu bytes", bytes_), errno);
   memory_ = memory;
@@ -245,8 +245,8 @@ void Board::close_window(uint64_t number) {
   }
   if (is_mapped())
     log(LogLevel::kWarn,
-        "CUDA: another rank still has memory mapped that this one deregistered: its GPU waits for an operation that "
-        "this one has yet to call, or it is stopped or lost");
+        "CUDA: another rank still maps memory that this rank has deregistered: its GPU waits for an operation that "
+        "this rank has not called yet, or it is stopped or lost");
 }
 
 // Unmaps other ranks' windows.
@@ -321,8 +321,9 @@ bool Board::find_address(int rank, const Place& place, char** address) {
     if (memory)
       window.mappings.fetch_add(1, std::memory_order_relaxed);
     else
-      log(LogLevel::kWarn, "CUDA: memory that rank %d has registered cannot be mapped, so its operations copy: %s",
-          rank, memory.error().message.c_str());
+      log(LogLevel::kWarn,
+          "CUDA: memory that rank %d has registered cannot be mapped, so operations on it make copies: %s", rank,
+          memory.error().message.c_str());
   }
   if (mapped.memory == nullptr) return false;
   *address = static_cast<char*>(mapped.memory) + place.offset;

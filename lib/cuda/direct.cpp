@@ -96,7 +96,7 @@ class Direct final : public Way {
     TUTTI_TRY(copy_now(numbers.data(), arena));
     for (int peer = 0; peer < n_ranks; peer++)
       if (numbers[place(peer)] != number_of(peer))
-        return Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
+        return Error{Code::kSystemError, format("data that rank %d writes to this GPU's memory does not arrive", peer)};
     return {};
   }
 
@@ -218,8 +218,8 @@ Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, con
   TUTTI_TRY_ASSIGN(*why, agree(host, tried));
   if (!why->empty()) return std::unique_ptr<Way>();
   log(LogLevel::kInfo,
-      "CUDA device %d: network devices move data from GPU to GPU (GPUDirect RDMA), operations of %llu "
-      "bytes and more and all messages",
+      "CUDA device %d: network devices move data from GPU to GPU (GPUDirect RDMA) in operations of %llu bytes or more "
+      "and in all messages",
       device, static_cast<unsigned long long>(least_bytes));
   return std::unique_ptr<Way>(std::move(direct));
 }

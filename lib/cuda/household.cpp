@@ -52,8 +52,8 @@ Result<void> Household::check_captured_alike() const {
   for (size_t place = 0; place < seats_.size(); place++)
     if (const bool is_captured = seats_[place].turn.is_captured; is_captured != leading_.is_captured)
       return Error{Code::kInvalidUsage,
-                   format("rank %d's stream is captured and rank %d's is not: ranks of a process that share a GPU are "
-                          "captured together",
+                   format("rank %d's stream is captured and rank %d's is not: ranks of a process that share a GPU must "
+                          "be captured together",
                           ranks()[is_captured ? place : kLeader], ranks()[is_captured ? kLeader : place])};
   return {};
 }

@@ -133,7 +133,7 @@ class Mail final : public Way {
     if (peer < 0) return false;
     return Error{Code::kTimeout,
                  format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): rank %d waits for a message to or from "
-                        "rank %d, which has not called that",
+                        "rank %d, which has not made the matching call",
                         limit_seconds_, rank_, peer),
                  peer};
   }

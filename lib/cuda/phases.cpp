@@ -404,7 +404,7 @@ Result<std::unique_ptr<Attendee>> acquaint(Host& host, Port& port, const std::ve
   std::string why;
   TUTTI_TRY_ASSIGN(std::unique_ptr<Attendee> board, Board::create(host, port, seats, &why));
   if (board == nullptr)
-    log(LogLevel::kWarn, "CUDA: a mismatch of calls will not be noticed, and registering memory has no effect: %s",
+    log(LogLevel::kWarn, "CUDA: mismatched calls will not be noticed, and registering memory has no effect: %s",
         why.c_str());
   return board;
 }

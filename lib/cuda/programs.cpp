@@ -282,7 +282,7 @@ Result<ProgramCall> SharedPrograms::find(const Operation& operation, Algo algo) 
     const int room = multiprocessors_ * kProgramBlocksPerMultiprocessor;
     if (n_blocks > room)
       return Error{Code::kInvalidUsage,
-                   format("%s of %d ranks takes %d blocks at once, and this GPU has room for %d: unset TUTTI_ALGO",
+                   format("%s with %d ranks needs %d blocks at once, but this GPU has room for %d: unset TUTTI_ALGO",
                           algo_name(algo), n_ranks_, n_blocks, room)};
     ProgramShape shape;
     shape.n_stripes = static_cast<uint32_t>(std::min(kMostStripes, room / n_blocks));

@@ -52,7 +52,8 @@ Status disagreement(const Group& group, const std::vector<std::string>& lines, s
   if (Status s = library(gathered); !s) return s;
   std::vector<std::string> texts;
   for (size_t at = 0; at < all.size(); at += mine.size()) texts.emplace_back(&all[at]);
-  return invalid_usage("the ranks' models or options differ: " + who_has_what(texts) + "; create all ranks alike");
+  return invalid_usage("the ranks' models or options differ: " + who_has_what(texts) +
+                       "; give all ranks the same parameters, buffers and options");
 }
 
 }  // namespace

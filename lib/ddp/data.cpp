@@ -27,7 +27,8 @@ Status check_data(const tuttiDdpData_t* data) {
   if (data->ndim < 0 || data->ndim > TUTTI_DDP_MAX_DIMS)
     return invalid_argument(text("data->ndim=%d; it has to be 0 to %d", data->ndim, TUTTI_DDP_MAX_DIMS));
   uint64_t bytes = element_bytes(data->datatype);
-  if (bytes == 0) return invalid_argument(text("data->datatype=%d is not a type", static_cast<int>(data->datatype)));
+  if (bytes == 0)
+    return invalid_argument(text("data->datatype=%d is not one of tuttiDataType_t", static_cast<int>(data->datatype)));
   bool overflow = false, empty = data->ndim == 0;
   for (int i = 0; i < data->ndim; i++) {
     overflow |= __builtin_mul_overflow(bytes, data->shape[i], &bytes);
@@ -45,7 +46,7 @@ Status share_header(const Group& group, int root, const tuttiDdpData_t* data, co
                     tuttiDdpData_t* header) {
   Status mine;
   if (place == nullptr || place->size < sizeof *place)
-    mine = invalid_argument("the place for the data is NULL or was not made from TUTTI_DDP_DATA_INITIALIZER");
+    mine = invalid_argument("the output data is NULL or was not initialised; start from TUTTI_DDP_DATA_INITIALIZER");
   else if (root < 0 || root >= group.size)
     mine = invalid_argument(text("root=%d; it has to be in [0, %d)", root, group.size));
   else if (group.rank == root)
@@ -89,8 +90,8 @@ Status find_host_group(tuttiComm_t comm, Group* group) {
   if (Status s = library(tuttiCommCuDevice(comm, &device)); !s) return s;
   if (device >= 0)
     return invalid_argument(
-        text("comm is on CUDA device %d, the data are in host memory; take a communicator in host "
-             "memory (tuttiCommSplit with config.cudaDevice=-1)",
+        text("comm is on CUDA device %d, but the data are in host memory; use a communicator in host memory "
+             "(tuttiCommSplit with config.cudaDevice=-1)",
              device));
   return find_group(comm, group);
 }

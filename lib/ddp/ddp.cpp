@@ -100,7 +100,7 @@ Status take_config(const tuttiDdpConfig_t* given, tuttiDdpConfig_t* config) {
   *config = TUTTI_DDP_CONFIG_INITIALIZER;
   if (given == nullptr) return {};
   if (given->magic != TUTTI_DDP_CONFIG_MAGIC || given->size < offsetof(tuttiDdpConfig_t, firstBucketBytes))
-    return invalid_argument("config was not made from TUTTI_DDP_CONFIG_INITIALIZER");
+    return invalid_argument("config was not initialised; start from TUTTI_DDP_CONFIG_INITIALIZER");
   memcpy(config, given, std::min(given->size, sizeof *config));
   config->size = sizeof *config;
   const int compression = static_cast<int>(config->compression);
@@ -116,7 +116,8 @@ Status take_config(const tuttiDdpConfig_t* given, tuttiDdpConfig_t* config) {
 }
 
 Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, int cuda_device, std::vector<Tensor>* out) {
-  if (given == nullptr && n > 0) return invalid_argument(text("%ss is NULL, but their number is %zu", what, n));
+  if (given == nullptr && n > 0)
+    return invalid_argument(text("the array of %ss is NULL, but its length is %zu", what, n));
   try {
     out->resize(n);
   } catch (const std::exception&) {  // becomes an error that the other ranks are told

@@ -65,7 +65,7 @@ class Graph {
     return invalid_usage(replica.name(param) +
                          (kind == Mark::kReady ? " has a gradient, but had none in the first step"
                                                : " is unused, but was used in the first step") +
-                         "; where that changes, set findUnused instead of staticGraph");
+                         "; if that changes between steps, set findUnused instead of staticGraph");
   }
 
   // `learning`: some rank learns its graph in this step.

@@ -171,7 +171,7 @@ Status Reducer::mark(size_t index, Mark kind) {
 Status Reducer::check_mark(size_t index, Mark kind) const {
   if (phase_ == Phase::kWaiting)
     return invalid_usage(replica_.name(index) +
-                         " was marked while tuttiDdpWait ended the step; mark all gradients before it");
+                         " was marked while tuttiDdpWait was ending the step; mark all gradients before calling it");
   if (Status s = graph_.check(replica_, index, kind); !s) return s;
   if (marks_[index] != Mark::kNone)
     return invalid_usage(

@@ -50,7 +50,7 @@ Status check(const tuttiDdpSampler_t* sampler) {
   if (s.size < sizeof s)
     return invalid_argument(text("sampler->size=%zu; start from TUTTI_DDP_SAMPLER_INITIALIZER", s.size));
   if (s.datasetSize > uint64_t{1} << 62)
-    return invalid_argument(text("datasetSize=%llu is over 2^62", static_cast<unsigned long long>(s.datasetSize)));
+    return invalid_argument(text("datasetSize=%llu is more than 2^62", static_cast<unsigned long long>(s.datasetSize)));
   if (s.nranks < 1) return invalid_argument(text("nranks=%d; it has to be 1 or more", s.nranks));
   if (s.rank < 0 || s.rank >= s.nranks)
     return invalid_argument(text("rank=%d; it has to be in [0, %d)", s.rank, s.nranks));

@@ -60,7 +60,7 @@ size_t element_bytes(tuttiDataType_t type) {
 }
 
 const char* type_name(tuttiDataType_t type) {
-  return is_type(type) ? kTypes[type].name : "no type";
+  return is_type(type) ? kTypes[type].name : "unknown type";
 }
 
 std::string name_of(const char* what, size_t index, const Tensor& tensor) {
@@ -82,7 +82,8 @@ Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* wh
   const std::string name = name_of(what, index, *out);
   const bool is_parameter = std::string(what) == "parameter";
   if (!is_type(given.datatype))
-    return invalid_argument(text("%s: datatype=%d is not a type", name.c_str(), static_cast<int>(given.datatype)));
+    return invalid_argument(
+        text("%s: datatype=%d is not one of tuttiDataType_t", name.c_str(), static_cast<int>(given.datatype)));
   if (is_parameter && !can_be_gradient(given.gradDatatype))
     return invalid_argument(text("%s: gradDatatype is %d (%s); it has to be float32, float64, float16 or bfloat16",
                                  name.c_str(), static_cast<int>(given.gradDatatype), type_name(given.gradDatatype)));

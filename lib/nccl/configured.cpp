@@ -18,7 +18,7 @@ ncclResult_t check(const ncclCollConfig_t* config) {
         config->algSelection);
   if (config->launchCompletionEvent != nullptr)
     return refused(tuttiInvalidUsage,
-                   "launchCompletionEvent is not recorded: record an event on the stream behind the operation");
+                   "launchCompletionEvent is not supported: record an event on the stream after the operation");
   return tuttiSuccess;
 }
 
@@ -80,8 +80,8 @@ ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
     return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_ENCRYPTION_CONFIG_INITIALIZER");
   if (config->mode == kPlaintext) return tuttiSuccess;
   return unsupported("ncclSetEncryption with a key",
-                     "Tutti does not encrypt by a program's key: set TUTTI_ENCRYPT=1 on "
-                     "all ranks, which encrypts by the unique id's");
+                     "Tutti does not encrypt with a program's key: set TUTTI_ENCRYPT=1 on all ranks, which encrypts "
+                     "with keys made from the unique id's");
 }
 
 }  // extern "C"

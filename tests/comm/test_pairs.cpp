@@ -384,7 +384,7 @@ TEST_CASE("a group runs nothing if one of its communicators was destroyed in it"
     CHECK(tuttiAllReduce(&values[i], &sums[i], 1, tuttiInt32, tuttiSum, comms[i], nullptr) == tuttiSuccess);
   CHECK(tuttiCommDestroy(comms[1]) == tuttiSuccess);
   CHECK(tuttiGroupEnd() == tuttiInvalidUsage);
-  CHECK(contains(tuttiGetLastError(nullptr), "was destroyed after calls on it"));
+  CHECK(contains(tuttiGetLastError(nullptr), "was destroyed after calls on it in this group"));
   CHECK((sums[0] == -1 && sums[1] == -1));
   REQUIRE(tuttiGroupStart() == tuttiSuccess);
   CHECK(tuttiAllReduce(&values[0], &sums[0], 1, tuttiInt32, tuttiSum, comms[0], nullptr) == tuttiSuccess);

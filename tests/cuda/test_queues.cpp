@@ -249,7 +249,7 @@ TEST_CASE("what cannot be captured is told, and ranks that are not captured toge
       CHECK(o.code != tuttiSuccess);
       told = told || contains(o.message, staged ? "cannot be captured"
                                                 : "rank 0's stream is captured and rank 1's is not: ranks of a process "
-                                                  "that share a GPU are captured together");
+                                                  "that share a GPU must be captured together");
     }
     CHECK(told);
   }

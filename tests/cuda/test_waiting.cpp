@@ -150,7 +150,7 @@ TEST_CASE("a message whose other side never comes ends after the limit, on the G
   INFO(outcomes[0].message);
   CHECK(outcomes[0].code == tuttiTimeout);
   CHECK(contains(outcomes[0].message, "TUTTI_OP_TIMEOUT"));
-  CHECK(contains(outcomes[0].message, "rank 1, which has not called"));
+  CHECK(contains(outcomes[0].message, "rank 1, which has not made"));
 }
 
 TEST_CASE("also without a folder for recorders a GPU that waits for a rank is let go after the limit") {

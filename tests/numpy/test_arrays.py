@@ -81,7 +81,7 @@ def test_wait_with_a_limit(comm):
     with tutti_array.init() as other:
         if comm.rank == 0:
             handle = other.barrier(async_op=True)
-            complaint("has not ended within 0.05 s", handle.wait, 0.05)
+            complaint("has not finished within 0.05 s", handle.wait, 0.05)
             assert not handle.done()
             comm.barrier()
             handle.wait(60)

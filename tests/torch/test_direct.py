@@ -368,7 +368,7 @@ class Module(unittest.TestCase):
                 with self.assertLogs("tutti_torch", "INFO") as logs:
                     ranks.init(prerequisites.BACKEND, path, rank, n)
                     dist.new_group()
-            self.assertEqual(len([line for line in logs.output if "calling libtutti by ctypes" in line]), 1)
+            self.assertEqual(len([line for line in logs.output if "calling libtutti through ctypes" in line]), 1)
             line, tensor = sys._getframe().f_lineno, torch.ones(3)
             tutti_torch.all_reduce_(tensor)
             dist.all_reduce(tensor)
@@ -385,7 +385,7 @@ class Module(unittest.TestCase):
         self.addCleanup(calls.load.cache_clear)
         with mock.patch.object(calls, "VERSION", calls.VERSION + 1), self.assertLogs("tutti_torch", "INFO") as logs:
             self.assertIs(calls.load(), calls._Absent)
-        self.assertRegex(logs.output[0], "not of this package's version")
+        self.assertRegex(logs.output[0], "does not match this package's version")
 
     @ranks.on(2)
     def test_places_in_functions_alike(self, rank, n):

@@ -138,8 +138,8 @@ class Install(unittest.TestCase):
             run([compiler, "-shared", "-fPIC", "-o", name, "-x", "c", "/dev/null", "-x", "none", *needs], cwd=self.scratch)
         (self.scratch / "libneeded.so").unlink()
         said = self.load_error(self.scratch)
-        self.assertRegex(said, "libtutti.so.0 is there, but cannot be loaded .*libneeded.so")
-        self.assertNotIn("not there", said)
+        self.assertRegex(said, "libtutti.so.0 exists, but cannot be loaded .*libneeded.so")
+        self.assertNotIn("not found", said)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ TEST_CASE("plugin: one for NCCL without devices, or with one that cannot send ho
     const Setting lacks("NET_PLUGIN_LACKS", what);
     return refusal(net_plugin(11));
   };
-  CHECK(contains(without("devices"), "Made up finds no device on this machine"));
+  CHECK(contains(without("devices"), "Made up found no device on this machine"));
   CHECK(contains(without("host memory"), "Made up cannot send host memory"));
 }
 

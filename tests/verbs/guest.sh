@@ -114,7 +114,7 @@ moves() {
 tries_seldom() {
   local tries
   moves "$@" || return 1
-  tries=$(cat "$out".[01] | grep -c "it cannot be reached again\|Its messages take")
+  tries=$(cat "$out".[01] | grep -c "it still cannot be reached through\|Its messages now take")
   note="$tries times, $note"
   [ "$tries" -le 80 ]
 }
@@ -139,7 +139,7 @@ mends() {
   for turn in 1 2; do
     until_true 40 has_sent 1 $(($(sent_packets) + 5000)) || status=1
     ip link set v1 down
-    until_true 30 have_said "Its messages take" $turn || status=1
+    until_true 30 have_said "Its messages now take" $turn || status=1
     others=$(sent_packets 3)
     until_true 40 has_sent 3 $((others + 10000)) || status=1
     ip link set v1 up

@@ -171,8 +171,8 @@ class SendLink final : public Half {
 
   Result<void> advance_connect() {
     TUTTI_TRY_ASSIGN(const bool connected,
-                     take_connection(dialer_, &peer_.socket, config_.peer, "over TCP, to meet for net",
-                                     " (which networks: TUTTI_SOCKET_IFNAME)"));
+                     take_connection(dialer_, &peer_.socket, config_.peer, "over TCP, to set up a net link",
+                                     " (TUTTI_SOCKET_IFNAME chooses the networks)"));
     if (!connected) return {};
     peer_.look();
     if (!invitation_) {
@@ -293,7 +293,7 @@ class NetEndpoint : public DiallingEndpoint {
   }
 
   std::string unreachable_because(std::string_view peer) const {
-    return contact_of(peer) ? "" : format("it offers no plugin %s", the_plugin->name());
+    return contact_of(peer) ? "" : format("it does not offer the plugin %s", the_plugin->name());
   }
 
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer) const {
@@ -340,7 +340,7 @@ class NetEndpoint : public DiallingEndpoint {
     incoming.first_number = invitation.first_number;
     TUTTI_TRY_ASSIGN(incoming.listener, the_plugin->listen(device_, &invitation.handle));
     if (incoming.side.say(invitation)) return {};
-    return Error{Code::kRemoteError, "it did not take the invitation to connect"};
+    return Error{Code::kRemoteError, "it did not accept the invitation to connect"};
   }
 
   // Null until the plugin has connected and the sender is ready.
@@ -370,8 +370,9 @@ Result<const tuttiTransport*> adapt_net_plugin(void* object) {
   TUTTI_TRY_ASSIGN(auto plugin, net::Plugin::load(object));
   if (plugin == nullptr) return static_cast<const tuttiTransport*>(nullptr);
   if (net::the_plugin != nullptr)
-    return Error{Code::kInvalidUsage, format("the net plugin %s is already loaded, and only one is possible at a time",
-                                             net::the_plugin->name())};
+    return Error{
+        Code::kInvalidUsage,
+        format("the net plugin %s is already loaded, and only one can be loaded at a time", net::the_plugin->name())};
   net::the_plugin = plugin.release();
   return &net::kNetTransport;
 }

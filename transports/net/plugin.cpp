@@ -53,7 +53,7 @@ Result<void> Plugin::set_up() {
                                       : call(init, &context_, uint64_t{0}, &traffic_class, take_log, profile);
   TUTTI_TRY(check("init", result));
   TUTTI_TRY(check("devices", table_->count_devices(&n_devices_)));
-  if (n_devices_ < 1) return Error{Code::kInvalidUsage, format("%s finds no device on this machine", name())};
+  if (n_devices_ < 1) return Error{Code::kInvalidUsage, format("%s found no device on this machine", name())};
   for (int device = 0; device < n_devices_; device++)
     if ((properties(device).numbers[0] & kHostMemory) == 0)
       return Error{Code::kInvalidUsage, format("%s cannot send host memory", name())};
@@ -81,9 +81,10 @@ uint32_t Plugin::latency_ns(int device) const {
 
 Result<void> Plugin::check(const char* what, int result) const {
   if (result == 0) return {};
-  return Error{Code::kRemoteError,
-               format("%s of the plugin %s fails with ncclResult_t %d (TUTTI_LOG=info shows the plugin's own messages)",
-                      what, name(), result)};
+  return Error{
+      Code::kRemoteError,
+      format("%s of the plugin %s failed with ncclResult_t %d (TUTTI_LOG=info shows the plugin's own messages)", what,
+             name(), result)};
 }
 
 Result<Plugin::Comm> Plugin::listen(int device, Handle* handle) const {

@@ -48,7 +48,7 @@ void PeerMemory::take_bytes(const char* bytes, size_t n, Fd descriptor, int peer
 
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
   if (notice.bytes > 0 && !descriptor)
-    why_not_ = "its descriptor did not come (has this process run out of them? see ulimit -n)";
+    why_not_ = "its descriptor did not arrive (has this process run out of them? see ulimit -n)";
   mapped_.erase(notice.block);
   if (notice.bytes == 0 || !descriptor || mapped_.size() >= kMostBlocks) return;
   if (!has_pages(descriptor, notice.offset, notice.bytes)) return;

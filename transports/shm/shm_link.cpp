@@ -83,12 +83,11 @@ Result<bool> SendLink::advance_connect() {
   const ssize_t n = ::recv(socket_.get(), &answer, 1, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (n <= 0 || answer != kMapped)
-    return Error{
-        Code::kRemoteError,
-        format("rank %d did not accept a shared-memory link: its process ended, it has no more descriptors (ulimit "
-               "-n), or it could not map %u slots of %u bytes (its log has the reason)",
-               config_.peer, config_.slots, config_.slot_bytes),
-        config_.peer};
+    return Error{Code::kRemoteError,
+                 format("rank %d did not accept a shared-memory link: its process ended, it has run out of descriptors "
+                        "(ulimit -n), or it could not map %u slots of %u bytes (its log has the reason)",
+                        config_.peer, config_.slots, config_.slot_bytes),
+                 config_.peer};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
   if (local_ && !local_->is_joined()) local_.reset();
   connection_.open(std::move(socket_), std::move(local_));
@@ -336,7 +335,7 @@ void RecvLink::release() {
 void RecvLink::revoke() {
   if (!revoke_access())
     log(LogLevel::kWarn,
-        "rank %d is stopped while it writes a sum into this rank's registered memory, in an operation that failed: it "
+        "rank %d was stopped while writing a sum into this rank's registered memory, in an operation that failed: it "
         "may still write there when it continues",
         connection_.peer());
 }

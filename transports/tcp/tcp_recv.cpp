@@ -71,7 +71,7 @@ void RecvLink::receive_by_turns() {
 Result<void> RecvLink::rejoin(size_t index, SharedFd connection) {
   const size_t own = several_ ? streams_.size() : 1;
   if (index >= own)
-    return Error{Code::kRemoteError, format("connection %zu of a link that has %zu was opened again", index + 1, own)};
+    return Error{Code::kRemoteError, format("it reopened connection %zu of a link that has only %zu", index + 1, own)};
   streams_[index].next.push_back(std::move(connection));
   return {};
 }
@@ -175,8 +175,8 @@ void RecvLink::lose(RecvStream& stream, std::string why, int sys_errno) {
       std::all_of(streams_.begin(), streams_.end(), [](const RecvStream& s) { return !s.fd && s.next.empty(); }))
     fail(why, sys_errno);
   else if (sys_errno != 0)
-    log(LogLevel::kWarn, "tcp link from rank %d: connection %zu of %zu is given up: %s; the others go on", config_.peer,
-        i + 1, streams_.size(), why.c_str());
+    log(LogLevel::kWarn, "tcp link from rank %d: connection %zu of %zu was given up: %s; the others carry on",
+        config_.peer, i + 1, streams_.size(), why.c_str());
 }
 
 void RecvLink::fail(const std::string& why, int sys_errno) {

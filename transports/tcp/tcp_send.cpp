@@ -82,7 +82,7 @@ Result<bool> SendLink::advance_connect() {
     if (!stream.fd) {
       Fd fd;
       TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.redialer.dialer(), &fd, config_.peer, "over TCP",
-                                                             " (which networks: TUTTI_SOCKET_IFNAME)"));
+                                                             " (TUTTI_SOCKET_IFNAME chooses the networks)"));
       if (!connected) continue;
       adopt(stream, std::move(fd));
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.redialer.dialer().story().c_str());
@@ -236,7 +236,7 @@ void SendLink::listen() {
     char byte;
     const ssize_t n = ::recv(stream.fd.get(), &byte, 1, MSG_DONTWAIT | (stream.is_heard ? MSG_PEEK : 0));
     if (n == 0) give_up(stream, "it closed the connection");
-    if (n > 0 && !stream.is_heard) fail("it sent something where nothing is expected", 0);
+    if (n > 0 && !stream.is_heard) fail("it sent data where none was expected", 0);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
       give_up(stream, system_error("the connection broke", errno).message, errno);
   }
@@ -263,7 +263,7 @@ void SendLink::redial(SendStream& stream, int64_t now) {
   const auto i = static_cast<size_t>(&stream - streams_.data());
   Dialer& dialer = stream.redialer.dialer();
   if (!stream.lost.empty())
-    log(LogLevel::kWarn, "tcp link to rank %d: connection %zu of %zu, at %s, is given up: %s; the others go on",
+    log(LogLevel::kWarn, "tcp link to rank %d: connection %zu of %zu, at %s, was given up: %s; the others carry on",
         config_.peer, i + 1, streams_.size(), dialer.story().c_str(), stream.lost.c_str());
   stream.lost.clear();
   if (!stream.redialer.advance(now)) return;

@@ -47,7 +47,7 @@ void Half::close(QueuePair& pair) {
   do poll_completions();
   while (!pair.is_flushed && !failure_ && !limit.passed());
   pairs_.close(pair);
-  log(LogLevel::kWarn, "verbs link with rank %d: %s. Its messages take the other %td queue pairs", config_.peer,
+  log(LogLevel::kWarn, "verbs link with rank %d: %s. Its messages now take the other %td queue pairs", config_.peer,
       pair.why.c_str(), others);
   send_notice(Notice::kClosed, pair, pair.why);
   if (pairs_.settle(pair)) on_closed(pair, *pair.notice);
@@ -61,7 +61,7 @@ void Half::send_notice(Notice::What what, const QueuePair& pair, const std::stri
   notice.made = made;
   snprintf(notice.why, sizeof notice.why, "%s", why.c_str());
   fill(&notice);
-  if (!side_.say(notice)) fail("its connection ignores a queue pair that has failed");
+  if (!side_.say(notice)) fail("it could not be told that a queue pair has failed");
 }
 
 void Half::take_notice(const Notice& notice) {
@@ -72,12 +72,12 @@ void Half::take_notice(const Notice& notice) {
   if (pair.notice) {
     if (!std::exchange(pair.next, nullptr)) return;
     pair.pause();
-    return log(LogLevel::kInfo, "verbs link with rank %d: it cannot be reached again through %s: %s", config_.peer,
+    return log(LogLevel::kInfo, "verbs link with rank %d: it still cannot be reached through %s: %s", config_.peer,
                pair.queue.port().name().c_str(), notice.why);
   }
   pair.notice = notice;
   if (pair.queue.is_open())
-    pairs_.drop(pair, format("rank %d has closed the other end: %s", config_.peer, notice.why));
+    pairs_.drop(pair, format("rank %d closed the other end: %s", config_.peer, notice.why));
   else if (pairs_.settle(pair))
     on_closed(pair, notice);
 }
@@ -91,7 +91,7 @@ void SendLink::on_closed(const QueuePair& pair, const Notice& notice) {
     if (is_there) {
       on_read(static_cast<uint32_t>(&message - sent_.data()));
     } else if (message.payload != nullptr && !message.exposed) {
-      fail("a message that was sent from registered memory is lost with its port");
+      fail("a message that was sent from registered memory was lost with its port");
     } else {
       // wish_ is still this message's: no later place was required, because this one was not released.
       set_place(message, {.number = low_bits(message.number), .is_placed = message.is_required});

@@ -18,10 +18,11 @@ std::string reason(const ibv_wc& completion, const Port& port) {
   std::string what = format("%s (vendor's code 0x%x)", ibv_wc_status_str(completion.status), completion.vendor_err);
   if (completion.status == IBV_WC_RETRY_EXC_ERR)
     what =
-        "no answer after all retries (TUTTI_IB_TIMEOUT, TUTTI_IB_RETRIES): its machine or port is down, the network "
-        "between is broken, or it cannot be reached by these addresses (TUTTI_IB_HCA, TUTTI_IB_GID_INDEX)";
+        "no answer after all retries (TUTTI_IB_TIMEOUT, TUTTI_IB_RETRIES): its machine or port is down, the network in "
+        "between is broken, or it cannot be reached at these addresses (TUTTI_IB_HCA, TUTTI_IB_GID_INDEX)";
   if (completion.status == IBV_WC_REM_ACCESS_ERR)
-    what = "it does not let this rank write its memory: its communicator is being destroyed, or this is a bug in Tutti";
+    what =
+        "it does not let this rank write to its memory: its communicator is being destroyed, or this is a bug in Tutti";
   std::string state = port.down_because();
   const Deadline limit = Deadline::after_seconds(completion.status == IBV_WC_LOC_QP_OP_ERR ? kGoingDownSeconds : 0);
   while (state.empty() && !limit.passed()) state = port.down_because();

@@ -144,7 +144,7 @@ Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
   if (ibv_query_device(context, &attributes) != 0 || number > attributes.phys_port_cnt) return std::unique_ptr<Port>();
   port->name_ = format("%s:%d", ibv_get_device_name(device), number);
   if (!is_wanted(ibv_get_device_name(device), number)) {
-    port->trouble_ = "is not wanted";
+    port->trouble_ = "is excluded";
     return port;
   }
   if (auto made = port->set_up(); !made) port->trouble_ = made.error().message;
@@ -153,7 +153,7 @@ Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
 
 Result<void> Port::set_up() {
   ibv_port_attr attributes{};
-  if (ibv_query_port(context_.get(), number_, &attributes) != 0) return system_error("cannot be asked", errno);
+  if (ibv_query_port(context_.get(), number_, &attributes) != 0) return system_error("cannot be queried", errno);
   if (attributes.state != IBV_PORT_ACTIVE)
     return Error{Code::kSystemError, format("is %s", ibv_port_state_str(attributes.state))};
   address_.is_ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -222,7 +222,7 @@ std::string Port::down_because() const {
 std::optional<std::string> Port::trouble(double patience_seconds) {
   ibv_async_event event{};
   while (ibv_get_async_event(context_.get(), &event) == 0) {
-    if (event.event_type == IBV_EVENT_DEVICE_FATAL) trouble_ = "the device has failed (dmesg has more)";
+    if (event.event_type == IBV_EVENT_DEVICE_FATAL) trouble_ = "the device has failed (see dmesg)";
     const bool of_port = event.event_type == IBV_EVENT_PORT_ERR || event.event_type == IBV_EVENT_PORT_ACTIVE;
     if (of_port && event.element.port_num == number_) {
       log(LogLevel::kWarn, "%s: %s", name_.c_str(), ibv_event_type_str(event.event_type));
@@ -234,7 +234,7 @@ std::optional<std::string> Port::trouble(double patience_seconds) {
   if (trouble_ || !down_since_ns_) return trouble_;
   const double seconds = static_cast<double>(now_ns() - *down_since_ns_) * 1e-9;
   if (seconds < patience_seconds) return std::nullopt;
-  return format("the port is down for %.0f s (check its cable and its switch)", seconds);
+  return format("the port is down, for %.0f s now (check its cable and its switch)", seconds);
 }
 
 Path find_path(const PortAddress& mine, const PortAddress& peer) {
@@ -301,7 +301,7 @@ Result<Pinned> Pinned::of_device(const Ports& ports, void* memory, size_t bytes,
   });
   if (!pinned)
     pinned.error().message +=
-        " by its dmabuf, which needs Linux 5.12 or later and a network device whose driver supports it";
+        ": registering memory by its dmabuf needs Linux 5.12 or later and a network device whose driver supports it";
   return pinned;
 }
 

@@ -50,7 +50,7 @@ Result<Queue> Queue::create(const Route& route, ibv_cq* completions, uint32_t se
   attributes.pkey_index = static_cast<uint16_t>(key);
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   TUTTI_TRY(change(queue.pair_.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-                   port, "setting up (TUTTI_IB_PKEY?)"));
+                   port, "setting up (check TUTTI_IB_PKEY)"));
   if (!queue.receive(receives)) return system_error("posting receives", errno);
   return queue;
 }
@@ -84,7 +84,7 @@ Result<void> Queue::connect(const QueueAddress& peer) {
   TUTTI_TRY(change(pair_.get(), a,
                    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-                   port, "connecting (TUTTI_IB_GID_INDEX?)"));
+                   port, "connecting (check TUTTI_IB_GID_INDEX)"));
   a = {};
   a.qp_state = IBV_QPS_RTS;
   a.sq_psn = sequence_;

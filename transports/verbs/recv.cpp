@@ -32,7 +32,8 @@ Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, SideConnection side
 
 Result<void> RecvLink::accept(const Offer& offer) {
   if (offer.n_queues == 0 || offer.n_queues > kMaxQueues)
-    return Error{Code::kRemoteError, format("rank %d offers %u queue pairs", config_.peer, offer.n_queues)};
+    return Error{Code::kRemoteError,
+                 format("rank %d offers %u queue pairs, which is not possible", config_.peer, offer.n_queues)};
   TUTTI_TRY(pairs_.open(hub_.ports, offer.n_queues, 2 * wishes_of(config_), 2 * config_.slots));
   TUTTI_TRY_ASSIGN(memory_, LinkMemory::allocate(hub_.ports, config_));
   for (size_t q = 0; q < offer.n_queues; q++) {
@@ -110,9 +111,9 @@ Result<bool> RecvLink::poll() {
     char said = 0;
     ready_ = side_.take(&said);
     if (!ready_ && closed)
-      return Error{
-          Code::kRemoteError,
-          "it ended, or could not connect its queue pairs: then TUTTI_LOG=info says there what it uses instead"};
+      return Error{Code::kRemoteError,
+                   "it ended, or could not connect its queue pairs: in that case its log (TUTTI_LOG=info) says what it "
+                   "uses instead"};
     if (!ready_) return false;
     hub_.receivers[{config_.peer, config_.channel}] = this;
   }

@@ -56,7 +56,7 @@ Result<void> SendLink::make_queues(const std::vector<PortAddress>& peer_ports) {
   if (pairs_.size() > 0) return {};
   return Error{
       Code::kRemoteError,
-      format("no port of this rank has an address that reaches one of rank %d (TUTTI_IB_HCA, TUTTI_IB_GID_INDEX)",
+      format("no port of this rank has an address that can reach a port of rank %d (TUTTI_IB_HCA, TUTTI_IB_GID_INDEX)",
              config_.peer)};
 }
 
@@ -118,7 +118,7 @@ Result<bool> SendLink::take_answer() {
   if (!side_.take(&answer)) return side_.closed ? Result<bool>(gone()) : false;
   answer.refusal[sizeof answer.refusal - 1] = '\0';
   if (answer.n_queues != pairs_.size())
-    return Error{Code::kRemoteError, format("rank %d does not accept a verbs link: %s", config_.peer, answer.refusal),
+    return Error{Code::kRemoteError, format("rank %d did not accept a verbs link: %s", config_.peer, answer.refusal),
                  config_.peer};
   slots_at_ = answer.slots;
   for (size_t q = 0; q < pairs_.size(); q++) TUTTI_TRY(pairs_[q].queue.connect(answer.queues[q]));

@@ -66,7 +66,7 @@ def reducible(array: Any, name: str) -> int:
 def movable(array: np.ndarray, name: str) -> tuple[int, int]:
     """How many elements are sent, and as which type: as bytes if Tutti has no such type."""
     if array.dtype.hasobject:
-        raise TuttiError(f"{name} holds Python objects, of which only this process knows: send pickle.dumps of them as uint8")
+        raise TuttiError(f"{name} holds Python objects, which other processes cannot use: send pickle.dumps of them as uint8")
     code = TYPES.get(array.dtype.name)
     return (array.size, code) if code is not None else (array.nbytes, library.UINT8)
 

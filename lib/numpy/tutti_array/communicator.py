@@ -40,7 +40,7 @@ class Handle:
     def wait(self, timeout: float | None = None) -> Any:
         """Returns what the call without async_op returns, or raises its error."""
         if not self._done.wait(timeout):
-            raise TuttiError(f"the operation has not ended within {timeout:g} s; it is still running", library.TIMEOUT)
+            raise TuttiError(f"the operation has not finished within {timeout:g} s; it is still running", library.TIMEOUT)
         if self._code != library.SUCCESS and self._comm._ended:
             raise TuttiError(self._comm._ended, self._code)
         check(self._code, self._comm._comm)
@@ -100,8 +100,8 @@ class Communicator:
         count = movable(recv, "out")
         send = view(array, "array") if self.rank == root else recv
         if self.rank == root and (send.dtype != recv.dtype or send.size != recv.size * self.size):
-            raise TuttiError(f"array has {send.size} elements of type {send.dtype}; out has {recv.size} of {recv.dtype}, and "
-                             f"{self.size} ranks need as many each")
+            raise TuttiError(f"array has {send.size} elements of type {send.dtype}; it must have {self.size} times as many as "
+                             f"out, which has {recv.size} of {recv.dtype}")
         return self._run("tuttiScatter", (send, recv), (*count, root), out, async_op)
 
     def reduce_scatter(self, array: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:

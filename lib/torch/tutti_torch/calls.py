@@ -30,13 +30,13 @@ _log = logging.getLogger("tutti_torch")
 def _import() -> Any:
     path = str(library.folder() / "libtutti-torch.so")
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise ImportError("it is for CPython with a global lock")
+        raise ImportError("it needs CPython with a global interpreter lock")
     spec = importlib.util.spec_from_loader("libtutti_torch", ExtensionFileLoader("libtutti_torch", path))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if module.VERSION != VERSION:
-        raise ImportError(f"{path} is not of this package's version")
+        raise ImportError(f"{path} does not match this package's version")
     return module
 
 
@@ -61,7 +61,7 @@ def load() -> Any:
     try:
         module = _import()
     except ImportError as error:
-        _log.info("calling libtutti by ctypes, which takes longer: there is no libtutti-torch.so to be used (%s)", error)
+        _log.info("calling libtutti through ctypes, which is slower: libtutti-torch.so cannot be used (%s)", error)
         return short
     module.bind(
         list(map(library.address, _FUNCTIONS)),

@@ -145,13 +145,13 @@ class Communicator:
         end, stream = self._api.tuttiCommDestroy, self._stream
         try:
             if stream is not None and self._poll(lambda: self._api.tuttiStreamQuery(stream), limit) == library.IN_PROGRESS:
-                _log.warning("operations that nobody waited for have not ended: aborting%s", self.label)
+                _log.warning("unawaited operations are still running: aborting%s", self.label)
                 end = self._api.tuttiCommAbort
             else:
                 self._finalize(limit)
         except TuttiError as error:
             # Callers that waited for an operation have this error already; others may want to know it.
-            _log.info("while the group was destroyed: %s", error)
+            _log.info("while destroying the group: %s", error)
         unseen = self.failed.unseen_error() if self.failed is not None else None
         if unseen is not None:
             _log.warning("an asynchronous operation failed, and nobody has called its wait(): %s", unseen)

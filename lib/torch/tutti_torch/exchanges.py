@@ -200,7 +200,7 @@ class Exchanges(GroupBase):
         self, opts: Any, buffers: list[torch.Tensor], sources: list[torch.Tensor], outputs: Any, finish: Any
     ) -> TuttiWork:
         if {t.dtype for t in [*buffers, *sources]} != {sources[0].dtype}:
-            raise TuttiError("all_to_all: tensors of different types")
+            raise TuttiError("all_to_all: tensors of different types: all must have the same")
         lane = self._lanes.of(*sources, *buffers)
 
         def issue(comm: int, stream: Stream) -> None:

@@ -22,7 +22,7 @@ DEVICES = ("cpu", "cuda")
 def one(tensors: Sequence[Any], what: str) -> Any:
     """The only element: lists of several are for processes that drive several devices."""
     if len(tensors) != 1:
-        raise TuttiError(f"{what}: {len(tensors)} tensors, where a process of Tutti has one")
+        raise TuttiError(f"{what}: {len(tensors)} tensors were given, but Tutti takes one for each process")
     return tensors[0]
 
 

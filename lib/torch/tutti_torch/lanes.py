@@ -185,7 +185,7 @@ class Lanes:
         device = tensors[0].device
         for tensor in tensors[1:]:
             if tensor.device != device:
-                raise TuttiError(f"tensors on {device} and {tensor.device} in one operation")
+                raise TuttiError(f"tensors on {device} and {tensor.device} in one operation: they must be on one device")
         if device.type == "cpu":
             return self.host
         check_dense(tensors[0])  # before _make(), which needs all ranks

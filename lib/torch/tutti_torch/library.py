@@ -136,11 +136,11 @@ def load() -> ctypes.CDLL:
             complaints.append(str(error))
             # Any other message is about something that libtutti needs.
             if str(error) != f"{name}: cannot open shared object file: No such file or directory":
-                broken = broken or f"{name} is there, but cannot be loaded ({error}): install what it needs"
+                broken = broken or f"{name} exists, but cannot be loaded ({error}): install what it needs"
     else:
         raise ImportError(
             broken
-            or f"libtutti is not there ({'; '.join(complaints)}): install Tutti (meson install -C build && sudo ldconfig), "
+            or f"libtutti was not found ({'; '.join(complaints)}): install Tutti (meson install -C build && sudo ldconfig), "
             "or set TUTTI_LIBRARY to the path of libtutti.so.0"
         )
     for name, arguments in PROTOTYPES.items():
@@ -153,7 +153,7 @@ def load() -> ctypes.CDLL:
 def sentence(code: int, comm: int | None = None) -> str:
     """The message for a result other than success, with comm's last error, or this thread's if comm is None."""
     api = load()
-    more = api.tuttiGetLastError(comm) or api.tuttiGetLastError(None) or b"no more is known"
+    more = api.tuttiGetLastError(comm) or api.tuttiGetLastError(None) or b"no details are known"
     return f"Tutti: {api.tuttiGetErrorString(code).decode()} ({more.decode(errors='replace')})"
 
 

@@ -27,7 +27,7 @@ def monitored_barrier(
     key, end = f"tutti/monitored/{number}", time.monotonic() + timeout.total_seconds()
     if rank != 0:
         store.set(f"{key}/{rank}", "1")
-        sentence = f"it did not come within {timeout.total_seconds():g} s"
+        sentence = f"it did not answer within {timeout.total_seconds():g} s"
         missed: RuntimeError | None = None  # the error if the store has gone
         try:
             if _comes(store, f"{key}/out", end + _GRACE_S):

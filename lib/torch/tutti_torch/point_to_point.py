@@ -67,7 +67,7 @@ class Receive:
         error: Optional[BaseException] = None
         try:
             if arrived_bytes != expected:
-                sentence = f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), the tensor to receive into has {expected}"
+                sentence = f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), but the tensor to receive into has {expected}"
                 raise TuttiError(sentence, library.INVALID_USAGE)
             if self.buffer is not self.tensor:
                 write(self.tensor, self.buffer)

@@ -232,7 +232,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         if self._handle not in handles:
             raise TuttiError(
                 f"reconfigure: this rank's handle {self._handle} is not among the {len(handles)} that were given: "
-                "get_reconfigure_handle() says it"
+                "get_reconfigure_handle() returns it"
             )
         stand_at(place("reconfigure", []))
         self._lanes.abort()

@@ -31,7 +31,7 @@ class Reductions(GroupBase):
         factor = op.__getstate__()[1]
         scalar = torch.as_tensor(factor).to("cpu", plan.buffer.dtype).reshape(-1)
         if scalar.numel() != 1:
-            raise TuttiError(f"PREMUL_SUM: a factor of {scalar.numel()} elements")
+            raise TuttiError(f"PREMUL_SUM: the factor has {scalar.numel()} elements; it must have one")
         made = ctypes.c_int()
         where = library.SCALAR_HOST_IMMEDIATE
         self._communicator.check(
@@ -88,7 +88,7 @@ class Reductions(GroupBase):
         """AND, OR and XOR of integers, which Tutti cannot do: each rank gathers and combines all inputs, piece by
         piece."""
         if tensor.is_floating_point() or tensor.is_complex():
-            raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers")
+            raise TuttiError(f"bitwise reduction of {tensor.dtype}: only integers are supported")
         result = plain(tensor).clone().view(-1)
         for piece in result.split(1 << 20):
             everyone = piece.new_empty((self._size, piece.numel()))
@@ -175,11 +175,11 @@ class Reductions(GroupBase):
         for output, source, counts in pairs:
             if source.numel() != (sum(counts) if counts else output.numel() * self._size):
                 raise TuttiError(
-                    f"reduce_scatter: an input of {source.numel()} elements and an output of {output.numel()} "
-                    f"for {self._size} ranks"
+                    f"reduce_scatter: an input of {source.numel()} elements does not fit an output of "
+                    f"{output.numel()} for {self._size} ranks"
                 )
             if output.dtype != source.dtype:
-                raise TuttiError(f"reduce_scatter from {source.dtype} to {output.dtype}")
+                raise TuttiError(f"reduce_scatter from {source.dtype} to {output.dtype}: both must have the same type")
             if is_gathered(number, source.dtype):
                 source = self._combine(source, number)
                 offset = sum((counts or [output.numel()] * self._size)[: self._rank])

@@ -82,7 +82,7 @@ class Meeting:
         self._store.set(_here(self._rank), "1")
         # Rank 0 needs a moment to say which ranks are missing.
         if not self._wait([_ID], limit + timedelta(seconds=5), list(range(self._size))):
-            sentence = f"rank 0 of the group did not come within {limit.total_seconds():g} s"
+            sentence = f"rank 0 of the group did not join within {limit.total_seconds():g} s"
             raise TuttiError(sentence, library.TIMEOUT)
         answer = bytes(self._store.get(_ID))
         if answer[:1] != _GOOD:

@@ -30,7 +30,7 @@ def all_reduce(group: Reductions, tensor: torch.Tensor, number: int) -> torch.Te
     if tensor.layout is not torch.sparse_coo or number not in _OPS or tensor.device.type != "cpu":
         raise TuttiError(
             f"all_reduce of a tensor with layout {tensor.layout} on {tensor.device}: only SUM and AVG of "
-            "torch.sparse_coo tensors in host memory; pass tensor.to_dense()"
+            "torch.sparse_coo tensors in host memory are supported; pass tensor.to_dense()"
         )
     mine = tensor.detach().coalesce()
     # The number of this rank's entries, and what all ranks have to agree on.

@@ -130,7 +130,7 @@ def reduction(tensor: torch.Tensor, number: int) -> Reduction:
     code = TYPES.get(buffer.dtype)
     if op is None or code is None:
         names = [name for name, op in dist.ReduceOp.RedOpType.__members__.items() if int(op) == number]
-        raise TuttiError(f"{(names or [number])[0]} of {tensor.dtype}: there is no such reduction; convert the tensor first")
+        raise TuttiError(f"{(names or [number])[0]} of {tensor.dtype}: no such reduction is supported; convert the tensor")
     buffer = buffer.contiguous()
     return Reduction(buffer, code, op, buffer.numel())
 

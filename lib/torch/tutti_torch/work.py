@@ -79,7 +79,7 @@ class TuttiWork(dist.Work):
             timeout = timeout if timeout > NO_TIMEOUT else self.limit
             limit = timeout.total_seconds() if timeout > NO_TIMEOUT else -1
             if not running.acquire(timeout=limit):
-                raise TuttiError(f"{self.what} has not finished in {limit:g} s; it is still running", library.TIMEOUT)
+                raise TuttiError(f"{self.what} has not finished within {limit:g} s; it is still running", library.TIMEOUT)
             running.release()
         if self._error is not None:
             self._is_error_seen = True
