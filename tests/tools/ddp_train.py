@@ -73,7 +73,7 @@ def checkpoints(folder, one):
     second.check(second.figures["samples_per_second"] > 0, "says how fast it was")
     second.check([f.name for f in folder.iterdir()] == ["run.bin"], "leaves nothing else behind")
     other = Run("--procs", 2, "--hidden", 32, "--checkpoint", path, "--resume")
-    other.check(other.status == 3 and "is of another model" in other.output, "another model is refused")
+    other.check(other.status == 3 and "belongs to another model" in other.output, "another model is refused")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

@@ -75,9 +75,9 @@ check "a range" 2 'only ddp takes two numbers'
 run "$sim" ddp --topology "$topology" --ranks 8..x
 check "an odd range" 2 '--ranks 8..x: give a number'
 run "$sim" ddp --topology "$topology" --model resnet50 --compute-ms 90 --trace "$tmp/none"
-check "what training has no trace of" 2 '--trace means nothing to ddp'
+check "what training has no trace of" 2 '--trace does not apply to ddp'
 run "$sim" all-reduce --topology "$topology" --model resnet50
-check "a model of no training" 2 '--model means nothing to all-reduce'
+check "a model of no training" 2 '--model does not apply to all-reduce'
 run "$sim" juggle --topology "$topology"
 check "an operation" 2 'juggle'
 exit $((failures > 0))

@@ -26,7 +26,7 @@ check "one rank" 2 'one rank alone sends nothing'
 run "$tune" --procs 2 --network "$tmp/network"
 check "a network of one host" 2 'between hosts, and all ranks are on'
 run "$tune" --procs 2 --network "$tmp/network" --samples "$tmp/none"
-check "samples of a network" 2 '--samples means nothing with --network'
+check "samples of a network" 2 '--samples cannot be combined with --network'
 
 mkdir -p "$tmp/config"
 small="-b 64 -e 4K -f 64 -n 1"
@@ -100,7 +100,7 @@ run cat "$tmp/host"
 check "what messages cost there" 0 '"message_us": [0-9]'
 check "that it was over TCP" 0 '"shares_memory": false'
 run "$tune" --fit "$tmp/samples" --simulated shm
-check "a host without a file" 2 '--simulated wants --fit FILES, and -o FILE'
+check "a host without a file" 2 '--simulated needs --fit FILES, and -o FILE'
 for option in -o --samples --network; do
   run "$tune" --procs 2 $option "$tmp/no/such/folder"
   check "a file that cannot be written with $option" 3 'no/such/folder cannot be written: .*/no/such: No such file or directory'

@@ -94,7 +94,7 @@ Status load_checkpoint(const std::string& path, Progress* progress, std::vector<
   if (!read(&header, sizeof header) || memcmp(header.magic, kMagic, sizeof kMagic) != 0)
     return Error{path + " is not a checkpoint of ddp_train"};
   if (header.shape != shape_hash(*weights))
-    return Error{path + " is of another model; give the options that it was trained with"};
+    return Error{path + " belongs to another model; give the options that it was trained with"};
   bool complete = read(progress, sizeof *progress);
   for (Weight& w : *weights)
     complete = complete && read(w.value.data(), bytes_of(w.value)) && read(w.momentum.data(), bytes_of(w.momentum));

@@ -32,7 +32,8 @@ void print_summary(const Result& r) {
   if (r.skipped > 0) printf("%lld steps skipped, because gradients overflowed\n", static_cast<long long>(r.skipped));
   if (r.step_seconds == 0) return;  // too few steps to tell
   printf(
-      "%.0f samples/s; a step takes %.2f ms, of which communication %.2f ms, %.0f %% of it behind the backward pass\n",
+      "%.0f samples/s; a step takes %.2f ms, of which communication %.2f ms, %.0f %% of it hidden behind the backward "
+      "pass\n",
       r.samples_per_second, 1e3 * r.step_seconds, 1e3 * r.comm_seconds, r.overlap_percent);
 }
 

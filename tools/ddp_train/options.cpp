@@ -100,12 +100,12 @@ Status check(Options& o, const std::string& die) {
   char end = 0;
   if (!die.empty() && (sscanf(die.c_str(), "%d@%d%c", &o.die_rank, &o.die_step, &end) != 2 || o.die_rank < 0))
     return usage("--die is '" + die + "'; it has to be RANK@STEP, e.g. 1@20");
-  if (!die.empty() && (o.threads || o.procs == 0)) return usage("--die takes local processes: --procs N");
+  if (!die.empty() && (o.threads || o.procs == 0)) return usage("--die needs local processes: --procs N");
   if (o.procs > 0 && !o.scaling && o.batch % o.procs != 0)
     return usage(text("--batch %d cannot be divided among %d ranks", o.batch, o.procs));
   if ((o.resume || o.checkpoint_every > 0) && o.checkpoint.empty())
-    return usage("--resume and --checkpoint-every take --checkpoint FILE");
-  if (o.scaling && o.procs == 0) return usage("--scaling takes local ranks: --procs N");
+    return usage("--resume and --checkpoint-every need --checkpoint FILE");
+  if (o.scaling && o.procs == 0) return usage("--scaling needs local ranks: --procs N");
   return {};
 }
 

@@ -32,8 +32,9 @@ Status Trainer::connect() {
   if (options_.batch % size_ != 0)
     return perf::usage_error(text("--batch %d cannot be divided among %d ranks", options_.batch, size_));
   if (local_batch_ < options_.accumulate)
-    return perf::usage_error(text("a rank's batch of %d samples has no %d parts; make --accumulate smaller",
-                                  local_batch_, options_.accumulate));
+    return perf::usage_error(
+        text("a rank's batch of %d samples cannot be split into %d parts; make --accumulate smaller", local_batch_,
+             options_.accumulate));
   return {};
 }
 
@@ -65,7 +66,7 @@ Status Trainer::share_corpus() {
     if (Status s = ddp(tuttiDdpFreeData(&data)); !s) return s;
   if (text_.size() <= static_cast<size_t>(options_.context))
     return perf::usage_error(
-        text("the text has %zu characters; --context %d takes more", text_.size(), options_.context));
+        text("the text has %zu characters; --context %d needs more", text_.size(), options_.context));
   model_.emplace_back(Shape{alphabet_, options_.context, options_.embedding, options_.hidden, options_.layers},
                       options_.seed);
   return {};

@@ -45,7 +45,7 @@ void check_messages(tuttiComm_t comm, int n_ranks, int rank, Trouble* trouble) {
   for (size_t i = 0; i < out.size(); i++) {
     const int from = static_cast<int>(i / kCount);
     const int64_t expected = value_of(from, static_cast<size_t>(rank) * kCount + i % kCount);
-    if (out[i] != expected) return trouble->say(format("what came from rank %d is not what it sent", from));
+    if (out[i] != expected) return trouble->say(format("the data received from rank %d are not what it sent", from));
   }
 }
 

@@ -87,7 +87,7 @@ Finding traces() {
   if (statvfs(folder.c_str(), &room) != 0) return {Level::kWarning, folder, strerror(errno), remedy};
   const unsigned long long free_mib = static_cast<unsigned long long>(room.f_bavail) * room.f_frsize >> 20;
   const std::string found = format("%llu MiB free", free_mib);
-  if (access(folder.c_str(), W_OK) != 0) return {Level::kWarning, folder, found + ", but not to be written", remedy};
+  if (access(folder.c_str(), W_OK) != 0) return {Level::kWarning, folder, found + ", but not writable", remedy};
   if (free_mib < 8) return {Level::kWarning, folder, found, remedy};
   return good(folder, found);
 }
@@ -99,7 +99,7 @@ Finding memfd() {
     void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (memory != MAP_FAILED) {
       munmap(memory, kBytes);
-      return good("shared memory (memfd)", "can be made and mapped");
+      return good("shared memory (memfd)", "can be created and mapped");
     }
   }
   return {Level::kBad, "shared memory (memfd)", strerror(errno),
@@ -147,7 +147,7 @@ Finding quota() {
 Finding interfaces() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0)
-    return {Level::kBad, "network interfaces", strerror(errno), "see that /proc and netlink can be read"};
+    return {Level::kBad, "network interfaces", strerror(errno), "make sure that /proc and netlink can be read"};
   std::set<std::string> names;
   bool lo_is_up = false;
   for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {

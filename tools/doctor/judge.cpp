@@ -25,8 +25,8 @@ Findings judge_path(const Path& path) {
   Findings findings;
   if (path.answered == 0) {
     findings.push_back({Level::kWarning, "network: " + between(path), "no UDP packet comes back",
-                        "a firewall may be between them: MTU, losses and clocks are not known. Tutti needs TCP, on "
-                        "the port of TUTTI_PORT or those of TUTTI_PORT_RANGE where one is set"});
+                        "a firewall may be between them: MTU, losses and clocks are unknown. Tutti needs TCP, on the "
+                        "port of TUTTI_PORT or those of TUTTI_PORT_RANGE where one is set"});
     return findings;
   }
   if (const int lost = (path.sent - path.answered) * 100 / path.sent; lost >= kLostOf100)
@@ -46,7 +46,7 @@ Findings judge_path(const Path& path) {
     findings.push_back({Level::kWarning, "clocks: " + between(path),
                         format("the other clock is %.1f s %s", std::abs(path.ahead_seconds),
                                path.ahead_seconds > 0 ? "ahead" : "behind"),
-                        "run chronyd or another NTP client on both: the times in their logs do not fit together"});
+                        "run chronyd or another NTP client on both: the times in their logs do not match"});
   return findings;
 }
 
@@ -60,7 +60,8 @@ Findings judge(const std::vector<Path>& paths) {
     std::stable_sort(findings.begin(), findings.end(),
                      [](const Finding& a, const Finding& b) { return a.level > b.level; });
     findings.resize(kMostLines);
-    findings.push_back({Level::kWarning, "network", format("%zu more such lines", n - kMostLines), "begin with these"});
+    findings.push_back(
+        {Level::kWarning, "network", format("%zu more such lines", n - kMostLines), "start with those above"});
   }
   if (paths.empty() || !findings.empty()) return findings;
   const auto [least, most] = std::minmax_element(
@@ -70,8 +71,8 @@ Findings judge(const std::vector<Path>& paths) {
   });
   findings.push_back(
       {Level::kGood, "network between the hosts",
-       format("%zu paths: round trips of %.0f to %.0f us, few packets lost, the largest arrive; clocks %.1f "
-              "ms apart at most",
+       format("%zu paths: round trips of %.0f to %.0f us, few packets lost, the largest ones arrive; clocks at most "
+              "%.1f ms apart",
               paths.size(), least->round_trip_us, most->round_trip_us, std::abs(clock->ahead_seconds) * 1e3),
        ""});
   return findings;

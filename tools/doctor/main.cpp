@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
   printf("host %s\n", tutti::host_name().c_str());
   if (tutti::has_rank_of_launcher())
     print({{Finding::Level::kWarning, "launcher", info.error().message,
-            "only this host is checked: start tutti-doctor as the job is started to check all of them"}});
+            "only this host is checked: to check all hosts, start tutti-doctor the way the job is started"}});
   const bool host = print(tutti::doctor::look_at_host(ranks, ranks, tutti::doctor::cpus_of_process()));
   const bool data = print(tutti::doctor::try_transports());
   return tutti::cli::printed(host && data ? 0 : 1, "tutti-doctor");

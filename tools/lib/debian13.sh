@@ -51,12 +51,12 @@ enter() {
 }
 
 has_command git && git ls-files --error-unmatch tools/check >/dev/null 2>&1 ||
-  fail "Only what git tracks is copied, and this is no git repository: clone Tutti with git."
-find_root || fail "A root directory is made and entered as root, and sudo is not there or refuses: run this as root."
+  fail "Only what git tracks is copied, and this is not a git repository: clone Tutti with git."
+find_root || fail "A root directory is made and entered as root, and sudo is missing or refuses: run this as root."
 if ! [ -d "$root" ]; then
   has_command apt-get || fail "There is no apt-get here, and Debian's mirror is taken from its sources: run this on Debian."
   PATH=$PATH:/usr/sbin
-  require_packages debootstrap || fail "Without debootstrap there is no way to make a Debian 13 here."
+  require_packages debootstrap || fail "Without debootstrap no Debian 13 can be created here."
   mirror=$(debian_mirror)
   [ -n "$mirror" ] || fail "apt has no source with Debian's packages here (apt-get indextargets): run this on Debian."
   stage "making a bare Debian 13 in build/" make_root || fail "There is no Debian 13 to test in."

@@ -21,7 +21,7 @@ stage() {
   fi
   printf ' FAILED\n\n'
   tail -n 40 "$log"
-  printf '\n%s failed; all of its output is in %s\n' "$label" "$log"
+  printf '\n%s failed; its full output is in %s\n' "$label" "$log"
   return 1
 }
 
@@ -110,7 +110,7 @@ apt_install() {
 # A third-party source that is down must not end anything: only an installation counts.
 update_lists() {
   [ $lists_are_new = yes ] && return
-  stage "updating the package lists" apt_update || say "going on with the lists that are there"
+  stage "updating the package lists" apt_update || say "continuing with the existing lists"
   lists_are_new=yes
 }
 
@@ -134,7 +134,7 @@ require_packages() {
     return 1
   fi
   if ! find_root; then
-    say "Installing needs root, and sudo is not there or refuses. Run this as root, then run this script again:"
+    say "Installing needs root, and sudo is missing or refuses. Run this as root, then run this script again:"
     say "  $by_hand"
     return 1
   fi
@@ -146,7 +146,7 @@ require_packages() {
   fi
   read -ra missing <<<"$(missing_packages "$@")"
   [ ${#missing[@]} = 0 ] && return 0
-  say "apt-get brought no (or too old) ${missing[*]}; install a newer one by hand, then run this again"
+  say "apt-get installed no ${missing[*]}, or one that is too old; install a newer one by hand, then run this again"
   return 1
 }
 

@@ -244,7 +244,7 @@ void measure_size(Measurement& measurement, Meet& meet, const Settings& settings
 }
 
 [[noreturn]] void unsupported(const char* what) {
-  fail(std::string("this library's program has no ") + what);
+  fail(std::string("this library's program does not support ") + what);
 }
 
 std::vector<size_t> parse_sizes(const std::string& text) {
@@ -255,7 +255,7 @@ std::vector<size_t> parse_sizes(const std::string& text) {
     char* end = nullptr;
     const size_t bytes = strtoull(number.c_str(), &end, 10);
     if (*end != 0 || bytes == 0 || bytes % kElemBytes != 0) {
-      fail("--sizes: '" + number + "' is no positive multiple of 4");
+      fail("--sizes: '" + number + "' is not a positive multiple of 4");
     }
     sizes.push_back(bytes);
     from = comma + 1;
@@ -330,8 +330,8 @@ Settings parse(int argc, char** argv) {
       fail("unknown argument '" + name + "'");
   }
   if (settings.n_ranks < 1 || settings.n_ranks > kMaxRanks) fail("--ranks: from 1 to " + std::to_string(kMaxRanks));
-  if (settings.seconds <= 0) fail("--seconds: more than 0");
-  if (settings.row < 0 || settings.warm_up < 1) fail("--row: not below 0; --warm-up: at least 1");
+  if (settings.seconds <= 0) fail("--seconds: must be more than 0");
+  if (settings.row < 0 || settings.warm_up < 1) fail("--row: must not be negative; --warm-up: must be at least 1");
   if (settings.meet.empty() || settings.sizes_bytes.empty()) fail("--meet FILE and --sizes BYTES,... are needed");
   return settings;
 }

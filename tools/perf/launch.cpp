@@ -190,7 +190,8 @@ int launch(const Options& options, const char* tool, const RankBody& body) {
   signal(SIGPIPE, SIG_IGN);  // a closed stdout shall be an error with a message
   if (options.procs == 0 && has_launcher()) return run_launched(options, tool, body);
   if (options.procs == 0 && options.threads == 1) {
-    fprintf(stderr, "%s: one rank only; --procs N or -t N makes more, and so does mpirun, srun or torchrun\n", tool);
+    fprintf(stderr, "%s: running with one rank only; for more use --procs N or -t N, or mpirun, srun or torchrun\n",
+            tool);
   }
   return run_local(options, tool, body);
 }

@@ -20,7 +20,7 @@ constexpr const char* kTool = "tutti-sim";
 constexpr const char* kTraining = "ddp";
 constexpr const char* kExamples =
     "\nExamples:\n"
-    "  tutti-sim all-reduce --ranks 64 --topology two_racks.json --bytes 1G    all algorithms beside each other\n"
+    "  tutti-sim all-reduce --ranks 64 --topology two_racks.json --bytes 1G    all algorithms side by side\n"
     "  tutti-sim all-reduce --ranks 65536 --bytes 1G --algorithm ring    one of them, on hosts of 8 GPUs\n"
     "  tutti-sim broadcast --ranks 8 --topology F --bytes 1M --trace t.json    the fastest, for ui.perfetto.dev\n"
     "  tutti-sim all-reduce --ranks 4 --topology host.json    where tutti-tune has measured\n"
@@ -172,7 +172,7 @@ const char* misplaced(const CLI::App& app, bool trains) {
 int main(int argc, char** argv) {
   Settings settings;
   CLI::App app(
-      "Tells how long the library's own schedules take on hosts and networks that a file describes, without running "
+      "Predicts how long the library's own schedules take on hosts and networks that a file describes, without running "
       "them.",
       kTool);
   app.footer(kExamples);
@@ -182,24 +182,26 @@ int main(int argc, char** argv) {
   app.add_option("operation", settings.operation, "what the ranks do")->required()->check(CLI::IsMember(names));
   app.add_option("--topology", settings.topology,
                  "the file that describes hosts and network; default: hosts of 8 GPUs with a NIC of 400 Gb/s each");
-  app.add_option("--ranks", settings.range,
-                 "how many ranks; default: all that the topology has room for, of ddp 8. Of ddp also such as 8..512");
+  app.add_option(
+      "--ranks", settings.range,
+      "how many ranks; default: all that the topology has room for, or 8 for ddp. For ddp also a range such as 8..512");
   app.add_option("--bytes", settings.bytes, "of a rank's larger buffer, such as 64K or 1G")->capture_default_str();
-  app.add_option("--row", settings.row,
-                 "so many operations one after the other, as perf tools do; what each after the first adds")
+  app.add_option(
+         "--row", settings.row,
+         "run this many operations one after another, as perf tools do, and show what each after the first adds")
       ->check(CLI::Range(2, 1000));
   app.add_option("--algorithm", settings.algorithm, "only this one, by its name in TUTTI_ALGO; default: all that fit");
   app.add_flag("-J,--json", settings.json, "print JSON instead of a table");
-  app.add_option("--trace", settings.trace, "write what each rank does by the fastest algorithm to this file");
+  app.add_option("--trace", settings.trace, "write what each rank does in the fastest algorithm to this file");
   app.add_option("--model", settings.training.model,
                  "ddp: resnet50, bert_base, llama_7b, or a file of 'name count' lines");
   app.add_option("--compute-ms", settings.training.compute_ms, "ddp: how long a rank computes in each step by itself");
-  app.add_option("--bucket-mb", settings.training.bucket_mb, "ddp: a bucket has this much, or a little more")
+  app.add_option("--bucket-mb", settings.training.bucket_mb, "ddp: size of a bucket, which may be a little more")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   if (const auto status = cli::parse(app, argc, argv, kTool)) return *status;
   if (const char* const option = misplaced(app, settings.operation == kTraining)) {
-    fprintf(stderr, "%s: %s means nothing to %s; leave it out\n", kTool, option, settings.operation.c_str());
+    fprintf(stderr, "%s: %s does not apply to %s; leave it out\n", kTool, option, settings.operation.c_str());
     return cli::kWrongUsage;
   }
   const auto done = simulate(settings);

@@ -55,7 +55,7 @@ std::string title(const Comparison& c) {
 
 std::string to_table(const Comparison& c) {
   const double factor = bus_factor(c.of.collective, c.network.n_ranks());
-  std::string text = title(c) + "; * is the fastest, + what the library takes for floats\n";
+  std::string text = title(c) + "; * is the fastest, + what the library chooses for floats\n";
   text += format("# %-15s %14s %8s %8s %14s %10s  %-12s %s\n", "algorithm", "time (us)", "algbw", "busbw", "cost model",
                  "messages", "busiest wire", "");
   text += format("# %-15s %14s %8s %8s %14s %10s\n", "", "", "(GB/s)", "(GB/s)", "(us)", "");

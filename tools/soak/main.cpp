@@ -66,7 +66,7 @@ int soak(const Options& options) {
     if (const std::string why = hosts.make(options.hosts); !why.empty())
       return complain("--hosts " + std::to_string(options.hosts) + ": " + why, kExitUsage);
   char folder[] = "/dev/shm/tutti-soak-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return complain("no folder can be made in /dev/shm", kExitFailed);
+  if (mkdtemp(folder) == nullptr) return complain("no folder can be created in /dev/shm", kExitFailed);
   setenv("TUTTI_TRACE_DIR", folder, 1);
   setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
   setenv("TUTTI_LOG", "none", 0);  // errors are what is wanted here
@@ -91,7 +91,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--seconds", o.seconds, "how long")->check(CLI::Range(1e-3, 1e9));
   app.add_option("--seed", o.seed, "random seed: operations, faults and their times");
   app.add_option("--ranks", o.ranks, "processes")->check(CLI::Range(2, kMostRanks));
-  app.add_option("--hosts", o.hosts, "network namespaces that the ranks are spread over, whose cables are cut (root)")
+  app.add_option("--hosts", o.hosts, "network namespaces to spread the ranks over; their cables are cut (root)")
       ->check(CLI::Range(1, 32));
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp");
   app.add_option("--maxbytes", o.max_bytes, "of an operation")->check(CLI::Range(uint64_t{65536}, uint64_t{1} << 30));
@@ -109,11 +109,11 @@ void add_options(CLI::App& app, Options& o) {
 int main(int argc, char** argv) {
   tutti::soak::Options options;
   CLI::App app(
-      "Ranks do operations at random, whose results are checked, while they are killed (up to three at once), "
-      "stopped,\n"
-      "delayed, cut off, revoked and replaced: those that are left shrink and go on, new ones join and the group "
+      "Ranks run random operations, whose results are checked, while they are killed (up to three at once), stopped,\n"
+      "delayed, cut off, revoked and replaced: those that are left shrink and carry on, new ones join and the group "
       "grows.\n"
-      "Says how soon deaths are noticed and overcome, and what must not be: hangs, wrong results, leaks.");
+      "Reports how soon deaths are noticed and overcome, and anything that must not happen: hangs, wrong results, "
+      "leaks.");
   app.footer(
       "\nExit status: 0 good, 1 something went wrong, 2 wrong usage.\n"
       "\nExamples:\n"

@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-topo")) return *status;
 
   if (graph.empty() && !xml.empty())
-    return complain("--xml is of a graph: give --graph, too, such as --graph this-host");
+    return complain("--xml writes a graph: give --graph, too, such as --graph this-host");
   if (!graph.empty() && !svg.empty()) return complain("--svg draws machines and ranks, not a graph: leave out --graph");
   if (!graph.empty()) return show_graph(graph, wish.hosts.empty() ? "" : wish.hosts[0], xml);
 
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   int rank = 0;
   const auto launched = tutti::detect_launcher();
   if (!makes_up && !launched && tutti::has_rank_of_launcher())
-    fprintf(stderr, "tutti-topo: this host alone, not the job: %s\n", launched.error().message.c_str());
+    fprintf(stderr, "tutti-topo: showing this host alone, not the job: %s\n", launched.error().message.c_str());
   const auto picture =
       !makes_up && launched ? tutti::topo::picture_of_group(&rank) : tutti::topo::invented_picture(wish);
   if (!picture) return complain(picture.error().message);

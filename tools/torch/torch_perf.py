@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.1, help="how long a turn takes, about")
     parser.add_argument("--bind", action="store_true", help="bind each rank to a CPU of its own, or in turn if there are fewer")
     parser.add_argument("--async-op", action="store_true", help="all_reduce(..., async_op=True).wait()")
-    parser.add_argument("--ddp", type=float, default=0, metavar="MILLIONS", help="also a model of so many parameters")
+    parser.add_argument("--ddp", type=float, default=0, metavar="MILLIONS", help="also a model with this many parameters")
     parser.add_argument("--no-sizes", action="store_true", help="only --ddp")
     return parser.parse_args()
 
@@ -244,7 +244,7 @@ def main() -> None:
             for process in ranks:
                 process.join()
             if any(process.exitcode for process in ranks):
-                raise SystemExit(f"ranks ended with {[process.exitcode for process in ranks]}")
+                raise SystemExit(f"ranks exited with {[process.exitcode for process in ranks]}")
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ int late(const std::string& folder, int pid) {
     if (static_cast<int>(ranks.size()) == ranks.begin()->second.trace.n_ranks) continue;
     const auto everywhere = lateness_everywhere(folder, number);
     printf("with the ranks of other hosts: %s\n",
-           everywhere.value_or("not known, as no rank here answers: all are stopped, or have ended").c_str());
+           everywhere.value_or("unknown: no rank here answers; all are stopped or have ended").c_str());
   }
   return 0;
 }
@@ -154,7 +154,7 @@ int dump(const std::string& folder, int pid, const std::string& pattern) {
     for (const auto& [rank, witness] : ranks) {
       const std::string path = trace_path(pattern, witness.trace);
       if (!paths.insert(path).second)
-        return complain("-o " + pattern + ": several ranks would have the file " + path +
+        return complain("-o " + pattern + ": several ranks would write the file " + path +
                         "; name it by rank (%r) and group (%g), or give --pid");
       const auto written = write_trace(witness.trace, pattern);
       if (!written) return complain(written.error().message);
@@ -188,8 +188,8 @@ int to_torch(const std::vector<std::string>& files, const std::string& prefix) {
     if (!read) return complain(read.error().message);
     const std::string path = prefix + std::to_string(read.value().rank);
     if (!paths.insert(path).second)
-      return complain(file + " is the second one of rank " + std::to_string(read.value().rank) +
-                      ": give one group's files, each once");
+      return complain(file + " is a second file of rank " + std::to_string(read.value().rank) +
+                      ": give each file of one group once");
     if (const auto written = write_file(path, trace::pickle(read.value().json)); !written)
       return complain(written.error().message);
     printf("%s\n", path.c_str());

@@ -52,7 +52,7 @@ void add_arrows(const std::map<std::pair<std::string, uint64_t>, std::vector<Arr
       if (one.at_ns > last->at_ns) last = &one;
     for (const Arrival& one : ranks) {
       if (&one == last) continue;
-      const json common{{"name", "the last to come"},
+      const json common{{"name", "the last to arrive"},
                         {"cat", "late"},
                         {"id", ++id},
                         {"tid", 0},

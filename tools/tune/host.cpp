@@ -99,10 +99,10 @@ perf::Status describe_hosts(const std::vector<Sample>& samples, const std::strin
         (first->hosts > 1 && (sample.facts.largest_host != first->largest_host ||
                               sample.facts.hosts * sample.facts.largest_host != sample.facts.n_ranks)))
       return usage_error(
-          text("--simulated %s: the samples are of different hosts: %s", way.c_str(), to_text(sample.facts).c_str()));
+          text("--simulated %s: the samples are from different hosts: %s", way.c_str(), to_text(sample.facts).c_str()));
     operations.push_back(operation_of(sample));
   }
-  if (first == nullptr) return usage_error("--simulated " + way + ": nothing of the samples was measured over that");
+  if (first == nullptr) return usage_error("--simulated " + way + ": none of the samples was measured over that");
   const auto found = sim::calibrate(operations, start_at(*first, way == "namespaces"));
   if (!found) return usage_error("--simulated " + way + ": " + found.error().message);
   *json = to_json(found.value(), operations.size());

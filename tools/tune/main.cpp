@@ -47,7 +47,7 @@ struct Settings {
 // What was given and would do nothing: a file that nobody writes, a check that nobody makes.
 Status check_combination(const CLI::App& app, const Settings& settings) {
   const auto refuse = [&](const char* option, const char* with) {
-    return usage_error(text("%s means nothing with %s; leave it out", option, with));
+    return usage_error(text("%s cannot be combined with %s; leave it out", option, with));
   };
   for (const char* option : {"--samples", "--check", "--fit", "-o"})
     if (!settings.network_path.empty() && app.count(option) > 0) return refuse(option, "--network");
@@ -83,10 +83,9 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
       "file; a line \"network = FILE\" in the tuning file names it");
   app.add_option("--fit", settings->fit_from,
                  "measure nothing: fit prices to files written with --samples; of what several have, to the median");
-  app.add_option(
-         "--simulated", settings->simulated,
-         "with --fit and -o: write what tutti-sim takes as --topology instead, the hosts of what was measured over "
-         "this: shm, tcp (on one host), network, namespaces (that stand for hosts)")
+  app.add_option("--simulated", settings->simulated,
+                 "with --fit and -o: write a topology for tutti-sim (its --topology) instead: the hosts, as measured "
+                 "over this: shm, tcp (on one host), network, namespaces (that stand for hosts)")
       ->check(CLI::IsMember({"shm", "tcp", "network", "namespaces"}));
   try {  // CLI11 reports by exceptions
     app.parse(argc, argv);
@@ -100,7 +99,7 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
   if (Status s = perf::parse_size(min_bytes, "-b", &perf.min_bytes); !s) return s;
   if (Status s = perf::parse_size(max_bytes, "-e", &perf.max_bytes); !s) return s;
   if (!settings->simulated.empty() && (settings->fit_from.empty() || settings->output.empty()))
-    return usage_error("--simulated wants --fit FILES, and -o FILE for what it writes");
+    return usage_error("--simulated needs --fit FILES, and -o FILE to write to");
   if (Status s = check_combination(app, *settings); !s) return s;
   if (perf.min_bytes == 0 || perf.min_bytes > perf.max_bytes)
     return usage_error(
@@ -214,7 +213,8 @@ Status measure_all(const Settings& settings, tuttiComm_t comm) {
   perf::Team team;
   if (Status s = team.join(comm); !s) return s;
   if (team.n_ranks() == 1)
-    return usage_error("one rank alone sends nothing, so it has no prices; give --procs 4, or take a launcher");
+    return usage_error(
+        "one rank alone sends nothing, so there is nothing to measure; give --procs 4, or use a launcher");
   if (Status s = team.agree(team.rank() == 0 ? check_files(settings) : Status()); !s) return s;
   std::vector<Sample> samples;
   if (Status s = measure(settings.perf, settings.perf.transports, team, &samples); !s) return s;

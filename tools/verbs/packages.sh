@@ -21,7 +21,7 @@ fetch_packages() {
   local -a missing
   [ -f "$vm/unpacked" ] && return 0
   mkdir -p "$vm/apt/lists/partial" "$vm/apt/archives/partial" "$vm/debs"
-  own_apt update || echo "going on with the lists that are there"
+  own_apt update || echo "continuing with the existing lists"
   kernel=$(kernel_package)
   [ -n "$kernel" ] || { echo "apt-get knows no linux-image-amd64"; return 1; }
   # What it would install is what is missing.
