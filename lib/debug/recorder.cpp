@@ -72,7 +72,7 @@ Result<void*> map_file(const std::string& path) {
   }
   if (memory != MAP_FAILED) return memory;
   unlink(path.c_str());
-  return system_error("making " + path, reason);
+  return system_error("creating " + path, reason);
 }
 
 void say_private(const Error& error) {

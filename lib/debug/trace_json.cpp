@@ -176,7 +176,8 @@ Result<std::string> write_trace(const Trace& trace, const std::string& pattern) 
 void write_trace_file(const Recorder& recorder, const std::string& pattern) {
   if (pattern.empty()) return;
   if (const auto written = write_trace(read_trace(recorder), pattern); !written)
-    log(LogLevel::kWarn, "TUTTI_TRACE_FILE: the last operations are lost: %s", written.error().message.c_str());
+    log(LogLevel::kWarn, "TUTTI_TRACE_FILE: the last operations could not be saved: %s",
+        written.error().message.c_str());
 }
 
 }  // namespace tutti

@@ -25,7 +25,8 @@ class Inquest {
   }
 
   std::string sentence(int asked) const {
-    return (looks_back_ ? "all its processes on this host have ended, and left this: " : "") + explanation(asked);
+    return (looks_back_ ? "all of the group's processes on this host have ended; this is what they left: " : "") +
+           explanation(asked);
   }
 
  private:
@@ -91,11 +92,11 @@ class Inquest {
     if (trace.wait.awaited.empty())
       return format("rank %d does not wait: it is %s", start, place_in_order(trace).c_str());
     const int other = trace.wait.awaited[0].rank;
-    const std::string mine = format("rank %d waits for rank %d %s; ", start, other, place_in_order(trace).c_str());
+    const std::string mine = format("rank %d waits for rank %d (%s); ", start, other, place_in_order(trace).c_str());
     const auto found = witnesses_.find(other);
     return mine + format("rank %d is %s%s", other,
                          found == witnesses_.end() ? "unknown here" : place_in_order(found->second.trace).c_str(),
-                         looks_back_ ? "" : ", and nobody that they wait for is stopped or gone");
+                         looks_back_ ? "" : ", and no rank that they wait for is stopped or gone");
   }
 
   std::string without_waiters() const {
@@ -111,22 +112,23 @@ class Inquest {
   std::string cause(int rank) const {
     const Plight how = plight(rank);
     if (how == Plight::kUnknown)
-      return format("nothing is known here of rank %d: it is on another host, or has destroyed its communicator", rank);
+      return format("nothing is known here about rank %d: it is on another host, or has destroyed its communicator",
+                    rank);
     const auto& [trace, state, elsewhere, is_remote, silent] = witnesses_.at(rank);
     const std::string where = place_in_order(trace);
     const int pid = trace.process.pid;
     const std::string its = format("its process %d%s", pid, is_remote ? (" on host " + trace.host).c_str() : "");
     switch (how) {
-      case Plight::kGone: return format("rank %d is gone: %s has ended %s", rank, its.c_str(), where.c_str());
+      case Plight::kGone: return format("rank %d is gone: %s has ended (%s)", rank, its.c_str(), where.c_str());
       case Plight::kStopped:
-        return format("rank %d is stopped %s: %s got a signal, or is in a debugger; kill -CONT %d lets it continue",
-                      rank, where.c_str(), its.c_str(), pid);
-      case Plight::kSilent:
-        return silent + ", though its host is there: its process is stopped, or gets no time on a CPU";
+        return format(
+            "rank %d is stopped (%s): %s was stopped by a signal or a debugger; kill -CONT %d lets it continue", rank,
+            where.c_str(), its.c_str(), pid);
+      case Plight::kSilent: return silent + ", though its host is up: its process is stopped, or gets no CPU time";
       case Plight::kFailed: return format("rank %d has given up: %s", rank, trace.error.c_str());
       case Plight::kElsewhere:
         return format(
-            "rank %d has not called that yet: it is %s, and %s %s", rank, where.c_str(), its.c_str(),
+            "rank %d has not called it yet: it is %s, and %s %s", rank, where.c_str(), its.c_str(),
             elsewhere.empty() ? occupation(state) : ("is in another group's operation: " + elsewhere).c_str());
       case Plight::kWaits:
       case Plight::kWorks:
@@ -137,9 +139,9 @@ class Inquest {
 
   static const char* occupation(char state) {
     switch (state) {
-      case 'R': return "computes outside of Tutti";
-      case 'S': return "sleeps outside of Tutti";
-      case 'D': return "waits for a disk or a network file system";
+      case 'R': return "is computing outside Tutti";
+      case 'S': return "is asleep outside Tutti";
+      case 'D': return "is waiting for a disk or a network file system";
       case 'X':
       case 'Z': return "has ended";
       default: return "cannot be seen from here";
@@ -184,13 +186,13 @@ std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder, bool wit
 }
 
 std::string why(const Witnesses& witnesses, int asked) {
-  if (asked >= 0 && !witnesses.contains(asked)) return format("nothing is known here of rank %d", asked);
+  if (asked >= 0 && !witnesses.contains(asked)) return format("nothing is known here about rank %d", asked);
   return Inquest(witnesses).sentence(asked);
 }
 
 std::string place_in_order(const Trace& trace) {
   const TracedOperation* const last = trace.last();
-  if (last == nullptr) return "before its first operation";
+  if (last == nullptr) return "yet to call its first operation";
   const std::string what = to_text(*last) + in_parentheses(last->place);
   if (trace.is_in_operation())
     return format("in %s, for %s", what.c_str(), seconds(trace.read_ns - last->started_ns).c_str());

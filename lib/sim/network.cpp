@@ -16,16 +16,16 @@ double per_ns(double bytes_per_second) {
 Result<Network> Network::make(Cluster cluster, int n_ranks) {
   if (n_ranks < 1) return Error{Code::kInvalidUsage, format("%d ranks: there must be at least 1", n_ranks)};
   if (cluster.racks > 0 && n_ranks > cluster.capacity())
-    return Error{Code::kInvalidUsage,
-                 format("%d ranks are more than the topology has room for, %d racks of %d hosts of %d ranks; leave "
-                        "\"racks\" out to have as many as it takes",
-                        n_ranks, cluster.racks, cluster.hosts_per_rack, cluster.ranks_per_host)};
+    return Error{Code::kInvalidUsage, format("%d ranks are more than the topology has room for, %d racks of %d hosts "
+                                             "of %d ranks; leave \"racks\" out to have as many as needed",
+                                             n_ranks, cluster.racks, cluster.hosts_per_rack, cluster.ranks_per_host)};
   for (const Exception& exception : cluster.exceptions)
     if (exception.rank >= n_ranks)
-      return Error{Code::kInvalidUsage,
-                   format("the topology's exception is about rank %d, and there are %d ranks; take it out, or give "
-                          "more ranks",
-                          exception.rank, n_ranks)};
+      return Error{
+          Code::kInvalidUsage,
+          format(
+              "the topology has an exception for rank %d, but there are only %d ranks; remove it, or give more ranks",
+              exception.rank, n_ranks)};
   return Network(std::move(cluster), n_ranks);
 }
 

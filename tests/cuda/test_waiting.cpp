@@ -40,7 +40,7 @@ TEST_CASE("a rank whose GPU waits for one that has not called says which, and go
         const std::string call = "AllReduce(count=" + std::to_string(count) + ", int32, sum) as operation ";
         if (r == 1) {
           o.wrong += !says(comms[0], "rank 0 waits for rank 1 (in " + call + "2");
-          o.wrong += !says(comms[0], "rank 1 has not called that yet: it is after " + call + "1");
+          o.wrong += !says(comms[0], "rank 1 has not called it yet: it is after " + call + "1");
         }
         add_up();
         stream.synchronize();
@@ -100,7 +100,7 @@ TEST_CASE(
   for (const Outcome& o : outcomes) {
     INFO(o.message);
     CHECK(o.code != tuttiSuccess);
-    CHECK(o.message.find("rank 1 has not called that yet: it is before its first operation") != std::string::npos);
+    CHECK(o.message.find("rank 1 has not called it yet: it is yet to call its first operation") != std::string::npos);
   }
 }
 

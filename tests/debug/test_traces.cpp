@@ -64,7 +64,7 @@ TEST_CASE("from outside a rank that is stopped is found while the others hang") 
   CHECK(soon([&] {
     const std::string text = why_of(folder.path);
     return contains(text, "waits for rank 2 ") &&
-           contains(text, "rank 2 is stopped after AllReduce(count=1, float, sum)");
+           contains(text, "rank 2 is stopped (after AllReduce(count=1, float, sum)");
   }));
   INFO(why_of(folder.path));
   kill(ranks.pid(2), SIGCONT);
@@ -80,7 +80,7 @@ TEST_CASE("from inside a rank that has not come is found, while another thread h
     if (rank == 1) return sleep(3), sum(comm, outcome);
     Outcome of_other;
     std::thread other([&] { sum(comm, of_other); });
-    for (int i = 0; i < 2000 && !contains(answer, "rank 1 has not called that yet"); i++, usleep(1000)) {
+    for (int i = 0; i < 2000 && !contains(answer, "rank 1 has not called it yet"); i++, usleep(1000)) {
       char text[1000];
       size_t bytes = sizeof text;
       outcome.take(tuttiCommExplainWait(comm, text, &bytes));

@@ -47,16 +47,16 @@ TEST_CASE("a rank that is stopped is found at the end of the chain") {
   CHECK(
       text ==
       "rank 1 waits for rank 0, which waits for rank 2 (in AllReduce(count=4, float, sum) as operation 7, for 10.0 s): "
-      "rank 2 is stopped in AllReduce(count=4, float, sum) as operation 7, for 10.0 s: its process 1002 got a "
-      "signal, or is in a debugger; kill -CONT 1002 lets it continue");
+      "rank 2 is stopped (in AllReduce(count=4, float, sum) as operation 7, for 10.0 s): its process 1002 was "
+      "stopped by a signal or a debugger; kill -CONT 1002 lets it continue");
 }
 
 TEST_CASE("a rank that has not come is told from one that waits itself") {
   const std::string text = why(group({rank(0, 'S', 7, {1, 2}), rank(1, 'S', 7, {2}), rank(2, 'D', 6)}));
   CHECK(contains(text, "rank 0 waits for rank 2 (in "));
   CHECK(contains(text,
-                 "rank 2 has not called that yet: it is after AllReduce(count=4, float, sum) as operation 6, "
-                 "which ended 5.0 s ago, and its process 1002 waits for a disk"));
+                 "rank 2 has not called it yet: it is after AllReduce(count=4, float, sum) as operation 6, "
+                 "which ended 5.0 s ago, and its process 1002 is waiting for a disk"));
 }
 
 TEST_CASE("one that is gone comes before one that is stopped, and that before one that is late") {
@@ -65,7 +65,7 @@ TEST_CASE("one that is gone comes before one that is stopped, and that before on
   const auto zombie = rank(3, 'Z', 6);  // nobody has waited for it
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2, 3}), late, stopped, zombie})), ": rank 3 is gone"));
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), late, stopped})), ": rank 2 is stopped"));
-  CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 computes outside of Tutti"));
+  CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 is computing outside Tutti"));
 }
 
 TEST_CASE("of two that are late the one that is nearer is named") {
@@ -87,11 +87,11 @@ TEST_CASE("a rank that has given up and is gone since is gone") {
 }
 
 TEST_CASE("of a job that has ended as a whole it is said that it has") {
-  const std::string ended = "all its processes on this host have ended, and left this: ";
+  const std::string ended = "all of the group's processes on this host have ended; this is what they left: ";
   CHECK(why(group({rank(0, 'X', 7), rank(1, 'X', 7)})).starts_with(ended + "no rank has been waiting for long"));
   const std::string circle = why(group({rank(0, 'X', 7, {1}), rank(1, 'X', 7, {0})}));
   CHECK(circle.starts_with(ended + "rank 0 waits for rank 1"));
-  CHECK_FALSE(contains(circle, "nobody that they wait for is stopped or gone"));
+  CHECK_FALSE(contains(circle, "no rank that they wait for is stopped or gone"));
   CHECK_FALSE(contains(why(group({rank(0, 'X', 7), rank(1, 'R', 7)})), ended));
 }
 
@@ -121,8 +121,8 @@ TEST_CASE("the places that called are told") {
 }
 
 TEST_CASE("of a rank elsewhere nothing is made up") {
-  CHECK(contains(why(group({rank(0, 'S', 7, {1})})), "nothing is known here of rank 1"));
-  CHECK(contains(why(group({rank(0, 'S', 7, {1})}), 1), "nothing is known here of rank 1"));
+  CHECK(contains(why(group({rank(0, 'S', 7, {1})})), "nothing is known here about rank 1"));
+  CHECK(contains(why(group({rank(0, 'S', 7, {1})}), 1), "nothing is known here about rank 1"));
   CHECK(contains(why({}), "no rank on this host can be seen"));
 }
 
@@ -130,12 +130,12 @@ TEST_CASE("of a rank on another host it counts what it has told, or that it says
   auto late = rank(1, 'S', 6);
   late.is_remote = true;
   late.trace.host = "node2";
-  CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 on host node2 sleeps outside of Tutti"));
+  CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 on host node2 is asleep outside Tutti"));
   auto mute = rank(2, '?', 6);
   mute.silent = "rank 2 (host node2, pid 77) has not answered for 4.0 s";
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), late, mute})),
-                 ": rank 2 (host node2, pid 77) has not answered for 4.0 s, though its host is there: its process is "
-                 "stopped, or gets no time on a CPU"));
+                 ": rank 2 (host node2, pid 77) has not answered for 4.0 s, though its host is up: its process is "
+                 "stopped, or gets no CPU time"));
 }
 
 TEST_CASE("where a rank cannot be seen from outside, what the waiting one has found counts, while it waits") {
@@ -147,7 +147,7 @@ TEST_CASE("where a rank cannot be seen from outside, what the waiting one has fo
 
 TEST_CASE("ranks that wait for each other are both named") {
   const std::string text = why(group({rank(0, 'S', 7, {1}), rank(1, 'S', 8, {0})}));
-  CHECK(contains(text, "rank 0 waits for rank 1 in AllReduce(count=4, float, sum) as operation 7"));
+  CHECK(contains(text, "rank 0 waits for rank 1 (in AllReduce(count=4, float, sum) as operation 7"));
   CHECK(contains(text, "rank 1 is in AllReduce(count=4, float, sum) as operation 8"));
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("a rank that does not wait is said to be in what it is in") {
 
 TEST_CASE("when the whole job was killed it counts what each rank was in") {
   const std::string text = why(group({rank(0, 'X', 7, {1}), rank(1, 'X', 6)}));
-  CHECK(contains(text, "rank 1 has not called that yet"));
+  CHECK(contains(text, "rank 1 has not called it yet"));
 }
 
 TEST_CASE("where nobody waits that is said") {

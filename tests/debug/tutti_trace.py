@@ -218,7 +218,7 @@ def main():
             lost = subprocess.run([tool, "why"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
         assert lost.returncode == 1 and "stdout cannot be written" in lost.stderr, lost
         print(run("why"))
-        assert "rank 2 has not called that yet" in run("why"), "of a job that was killed as a whole"
+        assert "rank 2 has not called it yet" in run("why"), "of a job that was killed as a whole"
         with tempfile.TemporaryDirectory() as made:
             os.mkdir(f"{made}/torch")
             check_files(run, made)

@@ -40,9 +40,9 @@ expect() {
 start beside stop 4 29811
 start alone stop 3 29812
 start late late 4 29813
-expect beside 'rank 3 is stopped after AllReduce.*its process [0-9]+ on host .*kill -CONT [0-9]+'
-expect alone 'rank 2 \(host .*pid [0-9]+\) has not answered for [0-9.]+ s, though its host is there'
-expect late 'rank 3 has not called that yet: it is after AllReduce.*its process [0-9]+ on host .* sleeps outside of Tutti'
+expect beside 'rank 3 is stopped \(after AllReduce.*its process [0-9]+ on host .*kill -CONT [0-9]+'
+expect alone 'rank 2 \(host .*pid [0-9]+\) has not answered for [0-9.]+ s, though its host is up'
+expect late 'rank 3 has not called it yet: it is after AllReduce.*its process [0-9]+ on host .* is asleep outside Tutti'
 for name in beside alone late; do
   awk '/^ready/ { print $2 }' "$out.$name".rank* | xargs kill -KILL
 done

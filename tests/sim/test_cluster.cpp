@@ -201,7 +201,7 @@ TEST_CASE("more ranks than there is room for, and exceptions for ranks that are 
   REQUIRE(!many);
   CHECK(contains(many.error().message, "25 ranks are more than the topology has room for, 2 racks of 3 hosts of 4"));
   REQUIRE(!few);
-  CHECK(contains(few.error().message, "exception is about rank 9, and there are 9 ranks"));
+  CHECK(contains(few.error().message, "exception for rank 9, but there are only 9 ranks"));
   CHECK(Network::make(uneven_cluster(), 1));
   CHECK_FALSE(Network::make(uneven_cluster(), 0));
   Cluster three = uneven_cluster();

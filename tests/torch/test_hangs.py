@@ -68,7 +68,7 @@ class Hangs(unittest.TestCase):
     def test_a_slow_rank_is_said_to_be_slow(self):
         log = [line for _, rank, line in self.reports["slow"].log if rank == 0]
         told = [line for line in log if "no progress" in line or "continued after" in line]
-        self.assertRegex(told[0], "no progress for 3 s: waiting for rank 1 .* rank 1 has not called that yet")
+        self.assertRegex(told[0], "no progress for 3 s: waiting for rank 1 .* rank 1 has not called it yet")
         self.assertRegex(told[-1], "continued after .* waiting for rank 1 .*: slow, but not lost")
 
     def test_who_does_not_come_is_named_in_time(self):
