@@ -248,7 +248,7 @@ TEST_CASE("data that are missing on the root, and a missing place on another ran
                   tuttiDdpData_t part = TUTTI_DDP_DATA_INITIALIZER;
                   take(outcome, tuttiDdpScatterData(nullptr, &part, 1, comm));
                 });
-  require_error(2, tuttiInvalidArgument, {"rank 0: the place for the data is NULL"},
+  require_error(2, tuttiInvalidArgument, {"rank 0: the output data is NULL"},
                 [](int rank, tuttiComm_t comm, Outcome& outcome) {
                   tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER;
                   take(outcome, tuttiDdpBroadcastData(rank == 0 ? nullptr : &data, 1, comm));

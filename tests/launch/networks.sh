@@ -152,7 +152,7 @@ goes_on "two networks carry the data side by side"
 begin -- "${long[@]}"
 ip -n "$(host 0)" link set h1-1 down
 goes_on "one of two networks fails in the middle"
-given_up 'connection 1 of 2, at 10.78.1.* is given up: nothing was acknowledged'
+given_up 'connection 1 of 2, at 10.78.1.* was given up: nothing was acknowledged'
 ip -n "$(host 0)" link set h1-1 up
 
 # At least 26 s, in addition to those that are lost: on a busy machine it takes a while until the connection is back (with
@@ -169,7 +169,7 @@ goes_on "one of two networks fails in the middle, is mended, and takes its share
 begin TUTTI_TCP_CONNECTIONS=5 -- "${long[@]}"
 loses 2 1 2
 goes_on "what one host sends on one of two networks gets lost from now on"
-given_up 'connection [24] of 5, at 10.78.2.* is given up: nothing was acknowledged'
+given_up 'connection [24] of 5, at 10.78.2.* was given up: nothing was acknowledged'
 found 2 1 2
 
 begin -- "${long[@]}"

@@ -183,7 +183,7 @@ def test_what_cannot_be(comm):
     complaint(r"out has 3 elements.*\(2,\) of float64", comm.all_reduce, np.ones(2), out=np.ones(3))
     complaint("out has 2 elements of type int64.*of float64", comm.all_reduce, np.ones(2), out=np.ones(2, np.int64))
     if comm.rank == 0:
-        complaint("array has 6 elements of type int64; out has 2 of float64", comm.scatter, np.ones(6, np.int64), out=np.ones(2))
+        complaint("times as many as out, which has 2 of float64", comm.scatter, np.ones(6, np.int64), out=np.ones(2))
     complaint("root", comm.broadcast, np.ones(2), root=99)
     same(comm.all_reduce(read_only, out=np.empty(2)), np.full(2, comm.size))
 

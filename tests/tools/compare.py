@@ -209,7 +209,7 @@ def test_failing(tool, folder):
     tool.LIMIT_SECONDS = limit
     check("what works was measured in each repetition", [b["program"] for b in batches] == ["works"] * 6, batches)
     check("each failure is told once", sorted(note.split(":")[0] for note in notes) == ["absent", "fails", "hangs"], notes)
-    check("and what it was", any("ended with 3: no" in note for note in notes)
+    check("and what it was", any("exited with status 3: no" in note for note in notes)
           and any("took more than 3 s" in note for note in notes), notes)
 
 
