@@ -13,7 +13,7 @@ inline bool is_left_out(const char* name) {
 
 }  // namespace tutti_ablation
 
-// Whether this is the fast path that is left out. Asked once at each place: then it is a byte to load.
+// Whether this is the fast path that is left out. Looked up once per place; after that it costs one byte load.
 #define without(name)                                               \
   ([] {                                                             \
     static const bool left_out = tutti_ablation::is_left_out(name); \

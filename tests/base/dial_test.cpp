@@ -31,14 +31,14 @@ struct ListeningRank {
 }  // namespace
 
 TEST_CASE("a network that loses the first packets of a connection does not part two ranks") {
-  // Where a queue is full the kernel drops SYNs, as a network may: for 4 s, of which the first attempt has 3.
+  // While a listener's queue is full the kernel drops SYNs, as a network may: here for 4 s; the first attempt has 3 s.
   ListeningRank busy;
   std::vector<Fd> queue;
   for (const Fd& door : busy.fds) REQUIRE(::listen(door.get(), 0) == 0);
   const Address door = ways_to(busy.contact)[0];
   Dialer dialer({kGroupKey, HelloKind::kControl, 1, 0}, std::vector{door});
   for (int i = 0; i < 4; i++) queue.push_back(std::move(connect_start(door).value()));
-  // A hello whose packet got lost a few times.
+  // A hello whose packet is lost a few times.
   ListeningRank late;
   Fd line = std::move(connect_start(ways_to(late.contact)[0]).value());
   auto hello = Handshake::client(kGroupKey, HelloKind::kControl, 2, 0);
@@ -100,7 +100,7 @@ TEST_CASE("an address of a peer's that this host has, too, is tried last") {
 TEST_CASE("the fastest networks come first, whatever their order, and connections side by side have one each") {
   std::string folder = (std::filesystem::temp_directory_path() / "tutti-speeds-XXXXXX").string();
   REQUIRE(mkdtemp(folder.data()) != nullptr);
-  // The kernel's folder of interfaces, and out of it again.
+  // Escapes from the kernel's folder of interfaces into the test's own folder.
   const auto network = [&](const std::string& name, const char* address, const char* megabits) {
     std::filesystem::create_directory(folder + "/" + name);
     REQUIRE(write_file(folder + "/" + name + "/speed", megabits));
@@ -115,9 +115,9 @@ TEST_CASE("the fastest networks come first, whatever their order, and connection
   CHECK(first(0) == "192.0.2.2:1");
   CHECK(first(1) == "203.0.113.2:1");
   CHECK(first(2) == "192.0.2.2:1");
-  CHECK(ways_from(mine, theirs, 0).size() == 3);  // where the fast ones fail the slow one is left
+  CHECK(ways_from(mine, theirs, 0).size() == 3);  // the slow one is left for when the fast ones fail
   theirs.insert(theirs.begin() + 2, resolve("192.0.2.3", 1).value().at(0));
-  CHECK(first(1) == "203.0.113.2:1");  // one network is one, however many addresses somebody has there
+  CHECK(first(1) == "203.0.113.2:1");  // one network counts once, however many addresses a peer has in it
   theirs.erase(theirs.begin() + 2);
   mine.resize(2);
   CHECK(first(0) == "192.0.2.2:1");
@@ -135,10 +135,10 @@ TEST_CASE("of a peer's addresses the one that shares most with this host's comes
   };
   const Interface v4{"no-such-4", at("10.0.1.5"), 24}, v6{"no-such-6", at("2001:db8::5"), 64};
   CHECK(ways({v4}, {at("10.1.1.5"), at("10.0.2.9")}) ==
-        "10.0.2.9:1 10.1.1.5:1");  // what is alike behind a difference does not count
+        "10.0.2.9:1 10.1.1.5:1");  // equal bits behind the first difference do not count
   CHECK(ways({v4, v6}, {at("2001:db8:1::5"), at("10.0.1.9")}) == "10.0.1.9:1 [2001:db8:1::5]:1");
   CHECK(ways({v4, v6}, {at("10.0.3.9"), at("2001:db8::1:9")}) == "[2001:db8::1:9]:1 10.0.3.9:1");
-  // By whichever of this host's interfaces has such addresses, not by the number that the peer's has there.
+  // Through whichever of this host's interfaces has such addresses, not by the peer's number for its own interface.
   const Interface link{"no-such-6", at("fe80::5%7"), 64}, other{"no-such-7", at("fe80::6%8"), 64};
   const auto links = ways_from({v4, link, other}, {at("fe80::9%1")}, 0);
   REQUIRE(links.size() == 2);

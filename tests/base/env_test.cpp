@@ -18,7 +18,7 @@ using namespace tutti;
 
 namespace {
 
-// One variable set for a while; put back at the end.
+// Sets one variable and restores it at the end.
 class Set {
  public:
   Set(Env id, const std::string& value) : name_(env_entry(id).name) {
@@ -146,13 +146,13 @@ TEST_CASE("the check finds every wrong variable") {
   CHECK(env_check());
 }
 
-// The warning comes once a process, so another one has to be looked at: this program, running the test above.
+// The warning appears once per process, so the test above is run in another process of this program.
 TEST_CASE("a variable that nothing reads is warned of, with the name that was meant") {
   char program[PATH_MAX] = "", log[] = "/tmp/tutti-env-test-XXXXXX";
   REQUIRE(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
   const Fd file(mkstemp(log));
   REQUIRE(file);
-  REQUIRE(::write(file.get(), "before\n", 7) == 7);  // which stays
+  REQUIRE(::write(file.get(), "before\n", 7) == 7);  // which must be kept
   const std::string command = std::string("TUTTI_SLTOS=9 TUTTI_LOG=warn TUTTI_LOG_FILE=") + log + " '" + program +
                               "' 'the check finds every wrong variable' >/dev/null";
   REQUIRE(std::system(command.c_str()) == 0);
@@ -185,7 +185,7 @@ constexpr Env kFiles[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile
 
 }  // namespace
 
-// Runs by itself with a name of its own: what such a program believes.
+// Run only by its own name, by a test that looks at what such a program believes.
 TEST_CASE("what a program with more rights reads", "[.privileged]") {
   printf("at_secure=%lu rank=%s", getauxval(AT_SECURE), env_string(Env::kRank).c_str());
   for (const Env id : kFiles) printf(" %s=%s", env_entry(id).name, env_string(id).c_str());

@@ -1,4 +1,4 @@
-// Files that are written whole.
+// Files that are written atomically.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -88,7 +88,7 @@ TEST_CASE("a thread's signals are as they were once a file is written") {
   sigaddset(&size, SIGXFSZ);
   REQUIRE(pthread_sigmask(SIG_BLOCK, &size, &before) == 0);
   CHECK(sigismember(&before, SIGXFSZ) == 0);
-  raise(SIGXFSZ);  // which waits
+  raise(SIGXFSZ);  // stays pending
   REQUIRE(write_file(folder.path + "/a", "y"));
   const timespec at_once{};
   CHECK(sigtimedwait(&size, nullptr, &at_once) == SIGXFSZ);

@@ -1,4 +1,4 @@
-// Texts of numbers and others.
+// Numbers and other values as text.
 #include <fcntl.h>
 #include <locale.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 using namespace tutti;
 
-// A program may set its user's locale, and the flight recorder's JSON and Prometheus' counters are made of such texts.
+// A program may set its user's locale, and the flight recorder's JSON and the Prometheus metrics use these texts.
 TEST_CASE("numbers have a point, whatever locale the program has set") {
   char folder[] = "/tmp/tutti-locale-XXXXXX";
   REQUIRE(mkdtemp(folder) != nullptr);
@@ -50,7 +50,7 @@ TEST_CASE("writes a log", "[.]") {
   log(LogLevel::kInfo, "the last");
 }
 
-// In a process of its own, because the variables are read once.
+// In its own process, because the variables are read once.
 TEST_CASE("a line of the log says which process, rank and level, and ends however long it is") {
   char path[] = "/tmp/tutti-log-XXXXXX";
   const int file = mkstemp(path);

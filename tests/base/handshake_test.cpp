@@ -43,7 +43,7 @@ Hello genuine_hello(const Key& k, HelloKind kind, int from, int to) {
   return hello;
 }
 
-// A client that was given a nonce, and has answered it with its proof.
+// A client that has received a nonce and answered it with its proof.
 Handshake client_after_proof(const Pair& pair) {
   Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
   const uint8_t nonce[16] = {};
@@ -52,13 +52,13 @@ Handshake client_after_proof(const Pair& pair) {
   return client;
 }
 
-// What a server says to one who sends these bytes.
+// The server's error when a client sends these bytes.
 std::string server_refusal(const void* data, size_t bytes) {
   Pair pair;
   Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
   send_bytes(pair.a, data, bytes);
   REQUIRE(server.advance(pair.b.get()) == Status::kFailed);
-  REQUIRE(server.advance(pair.b.get()) == Status::kFailed);  // and it stays so
+  REQUIRE(server.advance(pair.b.get()) == Status::kFailed);  // a failure is final
   return server.why();
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("two that know the secret get to know each other") {
   CHECK(server.hello().from_rank == 3);
   CHECK(server.hello().args[4] == 5);
   char byte;
-  CHECK(::recv(pair.a.get(), &byte, 1, 0) < 0);  // not a byte too many is on the wire, or read
+  CHECK(::recv(pair.a.get(), &byte, 1, 0) < 0);  // no extra byte was sent, or was left unread
   CHECK(::recv(pair.b.get(), &byte, 1, 0) < 0);
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("each direction of an encrypted connection has a key of its own") {
   char to_server[64], to_client[64];
   REQUIRE(::recv(pair.b.get(), to_server, sizeof to_server, 0) == 24);
   REQUIRE(::recv(pair.a.get(), to_client, sizeof to_client, 0) == 24);
-  CHECK(memcmp(to_server, to_client, 24) != 0);  // else what one has said could be sent back to it
+  CHECK(memcmp(to_server, to_client, 24) != 0);  // else a side's own data could be replayed to it
 }
 
 TEST_CASE("who puts another key between two that encrypt is found out") {
@@ -207,7 +207,7 @@ TEST_CASE("a wrong secret fails on both sides, and both know why") {
 TEST_CASE("a server that hangs up instead of answering is not said to have another secret") {
   Pair pair;
   Handshake client = client_after_proof(pair);
-  uint8_t said[128];  // or the connection would be reset
+  uint8_t said[128];  // unread data would reset the connection
   REQUIRE(::recv(pair.b.get(), said, sizeof said, 0) == sizeof(Hello) + 32);
   pair.b.reset();
   CHECK(client.advance(pair.a.get()) == Status::kFailed);
@@ -215,7 +215,7 @@ TEST_CASE("a server that hangs up instead of answering is not said to have anoth
   CHECK(!client.is_misfit());
 }
 
-// Else somebody could take what it says home and try secrets on it.
+// Otherwise a stranger could record what the server says and try secrets on it offline.
 TEST_CASE("to who has not proved itself, a server says nothing that depends on the secret") {
   Pair pair;
   const Hello hello = genuine_hello(key("guess"), HelloKind::kTcp, 3, 5);
@@ -243,7 +243,7 @@ TEST_CASE("a client believes no wrong answer to its proof") {
 TEST_CASE("a client that encrypts takes no cipher that it has not offered") {
   Key secret = key("secret");
   secret.encrypts = true;
-  for (const uint8_t cipher : {uint8_t{0}, uint8_t{3}, uint8_t{16}}) {  // none, two at once, one that there is not
+  for (const uint8_t cipher : {uint8_t{0}, uint8_t{3}, uint8_t{16}}) {  // none, two at once, an unknown one
     Pair pair;
     Handshake client = Handshake::client(secret, HelloKind::kTcp, 3, 5);
     uint8_t challenge[16 + 1 + 32] = {};

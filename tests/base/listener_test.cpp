@@ -1,4 +1,4 @@
-// Where a rank listens.
+// Which addresses and ports a rank listens at.
 #include <poll.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ bool is_open(Address address, uint16_t port) {
   return code == Code::kSuccess;
 }
 
-// Two ports that lie side by side and are free now.
+// Two adjacent ports that are free now.
 uint16_t two_free_ports() {
   for (int i = 0; i < 100; i++) {
     uint16_t port = 0;
@@ -70,7 +70,7 @@ TEST_CASE("others are told of no container's bridge, and of the loopback once, f
   CHECK(names(advertised({eth, out})) == "eth0 br-ex");
   CHECK(names(advertised({eth, interface("br-ad", "10.1.4.5")})) == "eth0 br-ad");
   {
-    const Variable exclusion("TUTTI_SOCKET_IFNAME", "^eth1");  // which asks for none of the others
+    const Variable exclusion("TUTTI_SOCKET_IFNAME", "^eth1");  // it asks for none of the bridges
     CHECK(names(advertised(all)) == "lo eth0 br-ex");
   }
   all = bridges;
@@ -79,7 +79,7 @@ TEST_CASE("others are told of no container's bridge, and of the loopback once, f
   CHECK(names(advertised({interface("eth0", "fe80::1"), lo})) == "eth0 lo");
   CHECK(names(advertised({interface("eth0", "fe80::1"), eth, lo})) == "eth0 lo");
   const Variable filter("TUTTI_SOCKET_IFNAME", "docker");
-  CHECK(names(advertised({bridges[0]})) == "docker0");  // who asks for it means it
+  CHECK(names(advertised({bridges[0]})) == "docker0");  // an explicit request is honoured
 }
 
 TEST_CASE("a rank listens at the addresses that it tells, and at no others") {
@@ -153,7 +153,7 @@ TEST_CASE("a peer that was not looked at for long is not turned away for that") 
   Handshake peer = Handshake::client(Key{}, HelloKind::kControl, 1, 0);
   CHECK(!acceptor.next());
   REQUIRE(acceptor.has_pending());
-  ::poll(nullptr, 0, 5500);  // longer than it may take to prove itself
+  ::poll(nullptr, 0, 5500);  // longer than a caller may take to prove itself
   std::optional<Acceptor::Accepted> accepted;
   const Deadline deadline = Deadline::after_seconds(3);
   Handshake::Status status = Handshake::Status::kPending;

@@ -1,4 +1,4 @@
-// One port for all of a host.
+// One port for a whole host.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -62,7 +62,7 @@ struct CalledRank {
   std::optional<Acceptor> acceptor;
 };
 
-// Whom the rank hears from, when this one calls it; -1 if the call fails.
+// The rank that is heard from when `from` calls `to`; -1 if the call fails.
 int call(const Contact& contact, int to, int from, Acceptor& acceptor) {
   Dialer dialer({kKey, HelloKind::kControl, from, to}, contact);
   int heard = -1;
@@ -83,8 +83,8 @@ Fd connect_to(const Address& address) {
   return std::move(fd).value();
 }
 
-// In a process of its own: a rank at a port that this one may have, which answers one call. Its contact comes by a
-// pipe.
+// A process of its own with a rank at a port that this process may have, too; it answers one call. Its contact comes
+// through a pipe.
 struct Elsewhere {
   Elsewhere(int rank) {
     int ends[2];
@@ -121,7 +121,7 @@ bool reaches(const Contact& contact, int rank) {
   return status == Dialer::Status::kDone;
 }
 
-// A process of another user, which stays when it has done its deed.
+// A process of another user, which stays after it has done its deed.
 class OtherUser {
  public:
   template <class Deed>
@@ -152,7 +152,7 @@ class OtherUser {
   char word_ = 'n';
 };
 
-// A process that has so many descriptors left, and no more.
+// Leaves this process exactly that many descriptors.
 class FewDescriptors {
  public:
   explicit FewDescriptors(size_t left) {
@@ -217,11 +217,11 @@ TEST_CASE("processes have a port in common, and whichever ends first, the others
   REQUIRE(child.contact.addresses.size() > 0);
   CHECK(child.contact.addresses[0].port() == port.number());
   CHECK(call(first->contact, 1, 4, *first->acceptor) == 4);
-  first.reset();             // and with it, sooner or later, this process' porter
-  ::poll(nullptr, 0, 2200);  // until then
+  first.reset();             // this process's porter goes with it, sooner or later
+  ::poll(nullptr, 0, 2200);  // until it has gone
   CHECK(reaches(child.contact, 2));
   CHECK(child.wait() == 0);
-  CHECK(in_time([&] { return bool(listen_any(port.number(), nullptr)); }));  // nobody has it any more
+  CHECK(in_time([&] { return bool(listen_any(port.number(), nullptr)); }));  // nobody has the port any more
   CalledRank again(3);                                                       // with a porter of its own
   REQUIRE(again.acceptor);
   CHECK(call(again.contact, 3, 5, *again.acceptor) == 5);
@@ -234,7 +234,7 @@ TEST_CASE("a process that is stopped keeps nobody from those that have the port 
   CalledRank here(1);
   REQUIRE(here.acceptor);
   REQUIRE(kill(child.pid, SIGSTOP) == 0);
-  int status = 0;  // until its porter, too, has stopped: it could still take in a caller
+  int status = 0;  // until its porter has stopped, too: until then it could still take in a caller
   REQUIRE(waitpid(child.pid, &status, WUNTRACED) == child.pid);
   for (int from = 2; from < 6; from++) CHECK(call(here.contact, 1, from, *here.acceptor) == from);
   kill(child.pid, SIGCONT);
@@ -334,7 +334,7 @@ TEST_CASE("no caller is sent to another user's door") {
   char byte;
   const auto answer = recv_all(caller.get(), &byte, 1, Deadline::after_seconds(5));
   REQUIRE(!answer);
-  CHECK(answer.error().code == Code::kRemoteError);  // and not kept by somebody else
+  CHECK(answer.error().code == Code::kRemoteError);  // and not kept by another user's process
 }
 
 TEST_CASE("a port that another program has is an error that says so") {
@@ -354,7 +354,7 @@ TEST_CASE("TUTTI_PORT and TUTTI_PORT_RANGE exclude each other") {
   CHECK(env_check());
   setenv("TUTTI_PORT_RANGE", "4000-4001", 1);
   const auto both = env_check();
-  setenv("TUTTI_PORT", "0", 1);  // which means none
+  setenv("TUTTI_PORT", "0", 1);  // 0 means no common port
   CHECK(env_check());
   unsetenv("TUTTI_PORT_RANGE");
   REQUIRE(!both);
@@ -368,7 +368,7 @@ TEST_CASE("a porter that lacks the descriptor to pass a caller on keeps it until
   Dialer dialer({kKey, HelloKind::kControl, 4, 1}, rank.contact);
   auto status = Dialer::Status::kPending;
   {
-    const FewDescriptors few(2);  // the dialer's, and what the porter takes in
+    const FewDescriptors few(2);  // one for the dialer, one for the connection that the porter accepts
     for (int i = 0; i < 50 && status == Dialer::Status::kPending; i++, ::poll(nullptr, 0, 10))
       status = dialer.advance();
   }
@@ -386,7 +386,7 @@ TEST_CASE("a caller that a porter has brought waits for a descriptor") {
   const OnePort port;
   CalledRank rank(1);
   REQUIRE(rank.acceptor);
-  // By one address: by another one it could come a second time.
+  // With a single address: the caller could come a second time through another one.
   Dialer dialer({kKey, HelloKind::kControl, 4, 1, {}, rank.contact.door}, std::vector{rank.contact.addresses.back()});
   auto status = Dialer::Status::kPending;
   std::vector<pollfd> door;
@@ -395,10 +395,10 @@ TEST_CASE("a caller that a porter has brought waits for a descriptor") {
     if (status == Dialer::Status::kPending) status = dialer.advance();
     return ::poll(door.data(), door.size(), 0) > 0;
   }));
-  ::poll(nullptr, 0, 100);  // until the porter has closed its own
+  ::poll(nullptr, 0, 100);  // until the porter has closed its own descriptor
   bool is_in_at_once = false;
   {
-    const FewDescriptors few(1);  // for the porter's connection, and none for what it brings
+    const FewDescriptors few(1);  // for the porter's connection, but none for the caller that it brings
     is_in_at_once = rank.acceptor->next().has_value();
   }
   CHECK_FALSE(is_in_at_once);

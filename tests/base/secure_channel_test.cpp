@@ -15,7 +15,7 @@ using namespace tutti;
 
 namespace {
 
-// Two ends of what would be a connection: what one sends goes by `wire` to the other.
+// Two ends of a simulated connection: the bytes that one end sends are carried by `wire` to the other.
 struct SecurePair {
   Fd a, a_wire, b, b_wire;
   SecureChannel from, to;
@@ -31,7 +31,7 @@ struct SecurePair {
     one->reset(fds[0]);
     other->reset(fds[1]);
   }
-  // What goes over the wire for that.
+  // The bytes that go over the wire for this text.
   std::string sealed(const std::string& text) {
     REQUIRE(send_some(a.get(), &from, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
     return taken(a_wire.get());
@@ -91,7 +91,7 @@ TEST_CASE("AES-GCM is the standard's, whichever library works it out") {
     CHECK(memcmp(opened.data(), text.data(), bytes) == 0);
     sealed[bytes / 2] ^= 1;
     CHECK_FALSE(aes.open(sealed.data(), bytes, {head.data(), head.size()}, nonce.data(), opened.data()));
-    if (bytes > 16) CHECK(memcmp(opened.data(), text.data(), bytes / 2) != 0);  // nothing of what proves nothing
+    if (bytes > 16) CHECK(memcmp(opened.data(), text.data(), bytes / 2) != 0);  // unauthenticated text is not released
     sealed[bytes / 2] ^= 1;
     CHECK(aes.open(sealed.data(), bytes, {head.data(), head.size()}, nonce.data(), sealed.data()));
     CHECK(memcmp(sealed.data(), text.data(), bytes) == 0);
@@ -100,7 +100,7 @@ TEST_CASE("AES-GCM is the standard's, whichever library works it out") {
 
 TEST_CASE("a secure channel brings what was sent, however it is cut") {
   for (const Cipher cipher : ciphers()) {
-    SecurePair pair(cipher, 10'000);  // with some keys
+    SecurePair pair(cipher, 10'000);  // small enough to change keys a few times
     std::string sent, got;
     for (const size_t bytes : {1, 7, 48, 5000, 32 << 10, 100, 20'000, 1}) {
       const std::string text = random_text(bytes), wire = pair.sealed(text);
@@ -163,7 +163,7 @@ TEST_CASE("a record that was changed, repeated, moved, left out or put in is ref
     SecurePair sizes(cipher);
     for (size_t at = 0; at < sizes.sealed("text number 0").size(); at++)
       check_refused("flipped", [&](auto& records) {
-        // A length that is too long to have come only says so once more has.
+        // A length field that is too large is only found out once more bytes have come.
         records[1][at] = static_cast<char>(records[1][at] ^ 1);
         records[2] += std::string(70'000, 'x');
       });

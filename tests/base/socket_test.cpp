@@ -169,7 +169,7 @@ TEST_CASE("sending to one who does not read ends at the deadline, to one who lef
 }
 
 TEST_CASE("a refused connection says so") {
-  // A port that is bound, so that nobody else gets it, but that nobody listens on.
+  // A port that is bound, so that no other process gets it, but that nobody listens on.
   Address address = numeric("127.0.0.1", 0);
   const Fd holder(::socket(AF_INET, SOCK_STREAM, 0));
   REQUIRE(::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);

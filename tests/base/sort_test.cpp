@@ -12,7 +12,7 @@ using namespace tutti;
 TEST_CASE("sort: by what is compared, and what is alike stays in order") {
   std::mt19937 random(7);
   for (int n = 0; n < 50; n++) {
-    std::vector<std::pair<int, int>> sorted;  // what is compared, and the place before
+    std::vector<std::pair<int, int>> sorted;  // key, original position
     for (int i = 0; i < n; i++) sorted.emplace_back(static_cast<int>(random() % 5), i);
     auto expected = sorted;
     std::sort(expected.begin(), expected.end());

@@ -18,7 +18,7 @@ inline void take(Outcome& outcome, tuttiResult_t result) {
   outcome.message = tuttiDdpGetLastError();
 }
 
-// Small whole numbers, so that sums are exact; no two ranks, steps or neighbours alike.
+// Small whole numbers, so that sums are exact; all ranks, steps and neighbours differ.
 inline double gradient_of(int rank, int step, size_t param, size_t i) {
   return static_cast<double>((static_cast<size_t>(rank) * 7 + static_cast<size_t>(step) * 3 + param * 5 + i) % 17) - 8;
 }

@@ -18,7 +18,7 @@ const std::vector<Spec> kFloats = {{3}, {700}, {0}, {1}, {64}, {17}, {300}, {5}}
 const std::vector<Spec> kTypes = {{100, tuttiFloat64}, {33}, {0, tuttiFloat64}, {257, tuttiBfloat16}, {9, tuttiFloat16},
                                   {65, tuttiBfloat16}};
 
-// One rank's model, twice: on the GPU, where gradients come to be in a stream, and in host memory.
+// One rank's model, twice: on the GPU, where a stream writes the gradients, and in host memory.
 class Twins {
  public:
   Twins(FakePort& port, const std::vector<Spec>& specs, bool own, int rank, tuttiComm_t gpu, tuttiComm_t host)
@@ -63,7 +63,7 @@ class Twins {
 
   char* data(size_t param) { return data_[kGpu][param].data(); }
 
-  // The gradient of a parameter, on both sides; on the GPU when the stream comes to it.
+  // Writes the gradient of a parameter on both sides; on the GPU once the stream gets there.
   void fill(size_t param, int step) {
     const Spec& spec = specs_[param];
     const size_t bytes = spec.count * kTypeBytes[spec.type];
@@ -77,7 +77,7 @@ class Twins {
       (void)port_.copy(grad(kGpu, param), fresh.data(), bytes, stream.ref());
   }
 
-  // `uses`: what has a gradient.
+  // `uses`: which parameters have a gradient.
   template <class Uses>
   void step(int number, Outcome& o, Uses&& uses) {
     for (const int side : sides) take(o, tuttiDdpBegin(ddp[side]));
@@ -102,7 +102,7 @@ class Twins {
   }
 
   static constexpr int kGpu = 0, kHost = 1;
-  std::vector<int> sides = {kGpu, kHost};  // that take steps
+  std::vector<int> sides = {kGpu, kHost};  // the sides that take steps
   GpuStream stream;
   tuttiDdp_t ddp[2] = {};
 
@@ -133,7 +133,7 @@ void compare_steps(Seats seats, int n, const std::vector<Spec>& specs, bool own,
   }));
 }
 
-// How far a matrix of the GPU is from the host's, of the host's size; -1 where that is zero.
+// How far a matrix on the GPU is from the host's, relative to the host's norm; -1 where that is zero.
 double miss_of(Twins& twins, size_t param, size_t count) {
   const auto* on_gpu = reinterpret_cast<float*>(twins.grad(0, param));
   const auto* on_host = reinterpret_cast<float*>(twins.grad(1, param));
@@ -145,7 +145,7 @@ double miss_of(Twins& twins, size_t param, size_t count) {
   return size > 0 ? miss / size : -1;
 }
 
-// All ranks end with the code and a sentence that has the parts.
+// All ranks end with the code and a sentence that contains the parts.
 template <class Body>
 void require_gpu_error(FakePort& port, tuttiResult_t code, const std::vector<std::string>& parts, Body&& body) {
   const auto outcomes = run_gpu_threads(port, 2, Seats::kOwnGpus, body);
@@ -208,7 +208,7 @@ TEST_CASE("on GPUs, parameters that a step does not use, and steps without synch
     config.findUnused = 1;
     twins.create(config, o);
     for (int step = 0; step < 4 && o.code == tuttiSuccess; step++) {
-      // 1 is used nowhere but in the first step, 4 by one rank.
+      // Parameter 1 is used only in the first step, parameter 4 by one rank only.
       twins.step(step, o, [&](size_t p) { return step == 0 || (p != 1 && (p != 4 || r == 0)); });
       o.wrong += twins.wrong();
     }
@@ -322,7 +322,7 @@ TEST_CASE("a step on GPUs keeps the host waiting for no gradient, and waits for 
     require_success(run_gpu_threads(port, 2, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
       Twins twins(port, kFloats, true, r, gpu, host);
       twins.create(small_buckets(), o);
-      // The stream stands still before the first gradient until both ranks' steps have come to their end.
+      // The stream is blocked before the first gradient until both ranks have called everything in their steps.
       const tutti::cuda::WordOperation until_set{&words[r], 1, true};
       take(o, tuttiDdpBegin(twins.ddp[0]));
       (void)port.words(&until_set, 1, twins.stream.ref());
@@ -334,7 +334,7 @@ TEST_CASE("a step on GPUs keeps the host waiting for no gradient, and waits for 
       for (const tuttiDdp_t ddp : twins.ddp) take(o, tuttiDdpWait(ddp));
       tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
       take(o, tuttiDdpGetStats(twins.ddp[0], &stats));
-      o.wrong += stats.steps != 1 || stats.totalCommSeconds != 0;  // not known yet
+      o.wrong += stats.steps != 1 || stats.totalCommSeconds != 0;  // the time is not known yet
       if (++has_waited == 2)
         for (uint32_t& word : words) __atomic_store_n(&word, 1, __ATOMIC_RELEASE);
       twins.stream.synchronize();

@@ -1,4 +1,4 @@
-// Which samples a rank gets, and data that go from one rank to others.
+// Which samples a rank gets, and data that one rank sends to others.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -28,7 +28,7 @@ std::vector<uint64_t> samples(const tuttiDdpSampler_t& sampler) {
   return out;
 }
 
-// A list of all indices, made longer from its front or shorter, dealt out in turn.
+// A list of all indices, padded from its front or truncated, then dealt out round-robin.
 std::vector<uint64_t> dealt(uint64_t size, int nranks, int rank, bool drop_last) {
   std::vector<uint64_t> list(size);
   std::iota(list.begin(), list.end(), uint64_t{0});
@@ -236,7 +236,7 @@ TEST_CASE("data for which one rank has no room are an error on all ranks, and no
     tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER;
     data.data = &byte;
     data.ndim = 1;
-    data.shape[0] = size_t{1} << 55;  // more than the root has, but nobody gets so far
+    data.shape[0] = size_t{1} << 55;  // more than the root has, but no rank gets that far
     take(outcome, tuttiDdpBroadcastData(&data, 1, comm));
     outcome.take(tuttiBarrier(comm, nullptr));
   });

@@ -1,4 +1,4 @@
-// Averagers of gradients on a GPU that is made up (cuda/fake.h): whom its streams wait for, and what is left behind.
+// Averagers of gradients on a made-up GPU (cuda/fake.h): what their streams wait for, and what they leave behind.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -11,7 +11,7 @@ using namespace tutti_test;
 
 namespace {
 
-// Keeps what comes after it in a stream from being done.
+// Blocks everything that comes after it in a stream.
 struct Gate {
   uint32_t word = 0;
   void stand_in(FakePort& port, GpuStream& stream) {
@@ -49,13 +49,13 @@ TEST_CASE("a stream that is set comes after what the one before has to do") {
     REQUIRE(tuttiDdpWait(model.ddp) == tuttiSuccess);
     REQUIRE(tuttiDdpSetStream(model.ddp, second) == tuttiSuccess);
     (void)port.copy(seen.data(), model.grad(0), seen.size() * sizeof seen[0], second.ref());
-    // So that what does not wait is done by then; nothing depends on it.
+    // Time for the copy to run if it does not wait; the result does not depend on it.
     for (int ms = 0; ms < 10 && !port.has_ended(second.ref()).value(); ms++)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     gate.open();
     second.synchronize();
     CHECK(seen == fresh);
-    REQUIRE(tuttiDdpSetStream(model.ddp, nullptr) == tuttiSuccess);  // before these are destroyed
+    REQUIRE(tuttiDdpSetStream(model.ddp, nullptr) == tuttiSuccess);  // before the streams are destroyed
   }
   CHECK(tuttiDdpDestroy(model.ddp) == tuttiSuccess);
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);

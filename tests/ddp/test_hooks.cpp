@@ -1,4 +1,4 @@
-// What is done with a bucket: the built-in compressions.
+// How a bucket is reduced: the built-in compressions.
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -73,7 +73,7 @@ TEST_CASE("16-bit compression averages to its precision and sends half the bytes
       }
     tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
     take(outcome, tuttiDdpGetStats(model.ddp, &stats));
-    outcome.wrong += stats.reducedBytes * 2 > stats.gradientBytes + 4096;  // memory comes in pages
+    outcome.wrong += stats.reducedBytes * 2 > stats.gradientBytes + 4096;  // memory is rounded up to pages
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
@@ -146,7 +146,7 @@ TEST_CASE("8-bit compression's errors end with their buckets") {
       take(outcome, tuttiDdpMarkReady(model.ddp, p));
     }
     take(outcome, tuttiDdpWait(model.ddp));
-    size_t left = 0;  // of what the first step took
+    size_t left = 0;  // elements that still carry the first step's error
     for (size_t p = 0; p < model.size(); p++) left += model.wrong(p, [](size_t, size_t) { return 0.0; });
     outcome.wrong += (left == 0) != (rebuilds == 1);
     take(outcome, tuttiDdpDestroy(model.ddp));
@@ -161,14 +161,14 @@ TEST_CASE("a rank without room for 8-bit compression's errors says so to all ran
     config.compression = tuttiDdpInt8;
     config.errorFeedback = 1;
     take(outcome, model.create(comm, &config));
-    // All that a step takes from the system is there after one that fails and one that does not.
+    // After a failed and a good step the rank has everything that a step takes from the system.
     take(outcome, tuttiDdpBegin(model.ddp));
     if (rank == 0)
       for (const size_t p : {1, 0}) take(outcome, tuttiDdpMarkReady(model.ddp, p));
     outcome.wrong += tuttiDdpWait(model.ddp) != tuttiInvalidUsage;
     model.step(rank, 0, outcome);
-    take(outcome, tuttiDdpBegin(model.ddp));  // buckets anew, so errors, too
-    std::vector<int> taken;                   // by rank 1: all descriptors that were left
+    take(outcome, tuttiDdpBegin(model.ddp));  // buckets are rebuilt, so the errors are, too
+    std::vector<int> taken;                   // by rank 1: all descriptors that are left
     const rlimit few{256, 256};
     outcome.wrong += setrlimit(RLIMIT_NOFILE, &few) != 0;
     for (int fd; rank == 1 && (fd = open("/dev/null", O_RDONLY)) >= 0;) taken.push_back(fd);

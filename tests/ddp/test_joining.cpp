@@ -1,4 +1,4 @@
-// Ranks with uneven inputs: those that have no more join, and the others go on. Statistics and checks of steps.
+// Ranks with uneven inputs: those without more input join, and the others go on. Statistics and checks of steps.
 #include <chrono>
 #include <thread>
 
@@ -49,14 +49,14 @@ TEST_CASE("buffers are those of the lowest rank that has not joined, and each ra
     config.broadcastBuffers = broadcasts;
     take(outcome, tuttiDdpCreate(&model.ddp, comm, &model.tensor(0), 1, &buffer, 1, &config));
     outcome.wrong += value != 40;
-    for (int step = 0; step <= rank; step++) {  // rank 1 takes the second one alone
+    for (int step = 0; step <= rank; step++) {  // rank 1 takes the second step alone
       const int mine = 10 * rank + step;
       value = mine;
       model.step(rank, step, outcome);
       outcome.wrong += value != (broadcasts == 1 && step == 0 ? 0 : mine);
     }
     take(outcome, tuttiDdpJoin(model.ddp));
-    outcome.wrong += value != 11;  // of the rank that has trained longest
+    outcome.wrong += value != 11;  // from the rank that trained longest
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
@@ -71,7 +71,7 @@ TEST_CASE("a static graph of ranks with uneven inputs, one of which joins before
     config.staticGraph = config.joinable = 1;
     config.findUnused = find_unused;
     take(outcome, model.create(comm, &config));
-    // 2 is nobody's, 1 rank 0's alone, 3 rank 1's.
+    // Parameter 2 is used by no rank, 1 by rank 0 only, 3 by rank 1 only.
     const auto uses = [](int r, size_t param) {
       return param == 0 || (param == 1 && r == 0) || (param == 3 && r == 1);
     };
@@ -88,7 +88,7 @@ TEST_CASE("a static graph of ranks with uneven inputs, one of which joins before
         take(outcome, tuttiDdpWait(model.ddp));
         for (size_t p = 0; p < 4; p++)
           outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
-            // Of rank 0's graph nothing is known before its first step.
+            // Rank 0's graph is unknown before its first step.
             if (param == 2 || (param == 1 && epoch == 0)) return 1000.0;
             double sum = 0;
             for (int r = 0; r < n; r++)
@@ -131,7 +131,7 @@ TEST_CASE("checks leave out the parameters of ranks that have joined, and compar
 TEST_CASE("buckets are rebuilt in the ready order of the lowest rank that has not joined") {
   on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     Model model(std::vector<size_t>(4, 64));
-    std::vector<size_t> seen;  // all buckets' parameters
+    std::vector<size_t> seen;  // parameters of all buckets, in order
     tuttiDdpConfig_t config = small_buckets();
     config.joinable = 1;
     config.hookUserData = &seen;

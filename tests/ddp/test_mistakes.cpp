@@ -1,4 +1,4 @@
-// What goes wrong is told on all ranks, with the parameter's name; the next step goes well.
+// All ranks are told of a mistake, with the parameter's name; the next step succeeds.
 #include <cstddef>
 #include <limits>
 
@@ -163,7 +163,7 @@ TEST_CASE("a config of an older header lacks what came later, which is not read"
     Model model({6});
     tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
     config.size = offsetof(tuttiDdpConfig_t, errorFeedback);
-    config.errorFeedback = 77;  // the older program has something else there
+    config.errorFeedback = 77;  // past the end of the older program's struct
     take(outcome, model.create(comm, &config));
     if (outcome.code != tuttiSuccess) return;
     model.step(rank, 0, outcome);
@@ -205,7 +205,7 @@ TEST_CASE("calls that do not fit the step are refused, and do no harm") {
 
 namespace {
 
-// A step that goes wrong on rank 1, by `mistake`, then one that goes well.
+// A step that fails on rank 1 because of `mistake`, then one that succeeds.
 void require_recovery(const tuttiDdpConfig_t& config, const std::vector<std::string>& parts,
                       const std::function<void(Model&)>& mistake) {
   require_error(3, tuttiInvalidUsage, parts, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
@@ -389,7 +389,7 @@ TEST_CASE("a model that has come to differ between ranks is found") {
                   Outcome first;
                   take(first, model.create(comm, &config));
                   if (rank == 2) model.data(1)[3] += 1e-6f;
-                  model.step(rank, 0, first);  // is not checked
+                  model.step(rank, 0, first);  // this step is not checked
                   outcome.wrong += first.code != tuttiSuccess;
                   model.step(rank, 1, outcome);
                   outcome.wrong += tuttiDdpDestroy(model.ddp) != tuttiSuccess;
@@ -400,7 +400,7 @@ TEST_CASE("a model that differs in its very last element, and averages that diff
   tuttiDdpConfig_t config = small_buckets();
   config.checkEvery = 1;
   const auto body = [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-    Model model({8, 9});  // nine floats are no whole words
+    Model model({8, 9});  // nine floats do not fill whole words
     Outcome created;
     take(created, model.create(comm, &config));
     if (rank == 1 && config.hook == nullptr) model.data(1)[8] = 1;

@@ -1,4 +1,4 @@
-// What any thread may do at any time, while others do what is theirs. ThreadSanitizer sees more of it than the checks.
+// What any thread may do at any time, while others do their own work. ThreadSanitizer sees more of it than the checks.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -27,7 +27,7 @@ TEST_CASE("other threads ask for statistics and gradients while buckets are rebu
       });
       for (int step = 0; step < 3; step++) {
         take(outcome, tuttiDdpBegin(model.ddp));
-        for (size_t p = 0; p < model.size(); p++) {  // not in the reverse order that is expected: so they are rebuilt
+        for (size_t p = 0; p < model.size(); p++) {  // not in the expected reverse order, so buckets are rebuilt
           model.fill(rank, step, p);
           take(outcome, tuttiDdpMarkReady(model.ddp, p));
         }
@@ -53,7 +53,7 @@ TEST_CASE("marks that come while tuttiDdpWait ends the step are refused, and all
         model.fill(rank, turn, p);
         take(outcome, tuttiDdpMarkReady(model.ddp, p));
       }
-      // Too late, or just in time; or for the second time.
+      // Too late, just in time, or for the second time.
       std::thread marks([&] {
         for (int i = 0; i < 20; i++)
           if (rank == 0) (void)tuttiDdpMarkReady(model.ddp, 1);
@@ -71,7 +71,7 @@ TEST_CASE("marks that come while tuttiDdpWait ends the step are refused, and all
 TEST_CASE("a gradient that is marked while tuttiDdpWait waits is refused by name") {
   std::atomic<int> answered{0};
   std::atomic<size_t> late{0};
-  constexpr int kTurns = 5;  // in one of them the thread has surely come too late
+  constexpr int kTurns = 5;  // the thread surely comes too late in one of them
   on_ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     Model model({3000, 100, 3000}, true);
     take(outcome, model.create(comm));
@@ -90,7 +90,7 @@ TEST_CASE("a gradient that is marked while tuttiDdpWait waits is refused by name
           late += marked == tuttiInvalidUsage && contains(said, "'layer1'") && contains(said, "while tuttiDdpWait");
           answered++;
         });
-      while (rank == 1 && answered <= turn) std::this_thread::yield();  // rank 0's waits for this one
+      while (rank == 1 && answered <= turn) std::this_thread::yield();  // rank 0's tuttiDdpWait waits for this rank
       outcome.wrong += tuttiDdpWait(model.ddp) != tuttiInvalidUsage;
       if (marks.joinable()) marks.join();
     }

@@ -1,4 +1,4 @@
-// Steps of the gradient averager that go well.
+// Steps of the gradient averager that succeed.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -37,7 +37,7 @@ TEST_CASE("all ranks start with rank 0's data") {
     for (size_t p = 0; p < model.size(); p++)
       for (const float x : model.data(p)) outcome.wrong += x != 1;
     outcome.wrong += buffer[4] != 40;
-    buffer.assign(5, rank + 50);  // every step makes buffers rank 0's again
+    buffer.assign(5, rank + 50);  // every step sets the buffers to rank 0's
     model.step(rank, 0, outcome);
     outcome.wrong += buffer[0] != 50;
     buffer.assign(5, rank + 60);
@@ -138,7 +138,7 @@ TEST_CASE("marks may come from several threads and in any order, another one on 
       for (int t = 0; t < 3; t++)
         threads.emplace_back([&] {
           for (size_t i; (i = next++) < model.size();) {
-            // 7 and 11 have no factor in common with 40, so this goes through all of them.
+            // 7 and 11 are coprime to 40, so this visits all parameters.
             const size_t param = (i * (rank == 0 ? 7 : 11) + static_cast<size_t>(step)) % model.size();
             model.fill(rank, step, param);
             failed += tuttiDdpMarkReady(model.ddp, param) != tuttiSuccess;
@@ -206,7 +206,7 @@ TEST_CASE("buckets are averaged while others are still to be marked, and only by
     config.hookUserData = &seen;
     config.hook = [](const tuttiDdpBucket_t*, tuttiComm_t, tuttiStream_t, void* user) {
       (*static_cast<std::atomic<size_t>*>(user))++;
-      return tuttiSuccess;  // a rank alone has the average
+      return tuttiSuccess;  // the data of a single rank is the average already
     };
     take(outcome, model.create(comm, &config));
     take(outcome, tuttiDdpBegin(model.ddp));
@@ -226,7 +226,7 @@ TEST_CASE("buckets are averaged while others are still to be marked, and only by
 
 namespace {
 
-// So many steps from zero, of which the last one averages.
+// Accumulates that many steps from zero; the last one averages.
 void accumulate(Model& model, int rank, int n_steps, Outcome& outcome) {
   take(outcome, tuttiDdpZeroGradients(model.ddp));
   for (int step = 0; step < n_steps; step++) {
@@ -272,7 +272,7 @@ TEST_CASE("what some ranks do not use counts as zero, what none uses stays as it
     config.findUnused = 1;
     take(outcome, model.create(comm, &config));
     for (int step = 0; step < 4 && outcome.code == tuttiSuccess; step++) {
-      // Another parameter that nobody uses in each step; parameter 3 - that one is used by rank 1 alone.
+      // In each step no rank uses one parameter, and only rank 1 uses `rare`.
       const auto unused = static_cast<size_t>(step % 4), rare = 3 - unused;
       take(outcome, tuttiDdpBegin(model.ddp));
       for (size_t p = 0; p < model.size(); p++) {
@@ -346,7 +346,7 @@ TEST_CASE("a static graph's unused parameters are those of the first step") {
       for (size_t p = 0; p < 4; p++) std::fill_n(model.grad(p), model.tensor(p).count, 1000.0f);
       take(outcome, tuttiDdpBegin(model.ddp));
       for (size_t p = 0; p < 4; p++) {
-        if (p == 2 || (p == 1 && rank == 1)) continue;  // 2: nobody; 1: rank 0 alone
+        if (p == 2 || (p == 1 && rank == 1)) continue;  // 2: no rank uses it; 1: only rank 0 does
         model.fill(rank, step, p);
         take(outcome, tuttiDdpMarkReady(model.ddp, p));
       }
@@ -386,7 +386,7 @@ TEST_CASE("a rank that has joined sits out the others' steps without synchronisa
           return sum / n;
         });
     }
-    // What is accumulated before is lost.
+    // What was accumulated before is discarded.
     take(outcome, tuttiDdpNoSyncBegin(model.ddp));
     take(outcome, tuttiDdpBegin(model.ddp));
     for (size_t p = 0; p < model.size(); p++) take(outcome, tuttiDdpMarkReady(model.ddp, p));
@@ -424,7 +424,7 @@ TEST_CASE("steps without synchronisation within others: only the outermost end b
   require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     Model model({30, 5});
     take(outcome, model.create(comm));
-    // Accumulated: what it is after steps 0 to `last`, on this rank alone or on average.
+    // Checks the sum of steps 0 to `last`: this rank's own, or the average.
     const auto step = [&](int last, bool reduced) {
       take(outcome, tuttiDdpBegin(model.ddp));
       for (size_t p = model.size(); p-- > 0;) {

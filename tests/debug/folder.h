@@ -1,4 +1,4 @@
-// A folder of a test's own, and a variable of the environment that names it, or a file in it, for as long as it lives.
+// A temporary folder for a test, and an environment variable that names it or a file in it, while the object lives.
 #pragma once
 
 #include <cstdlib>

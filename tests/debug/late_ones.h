@@ -1,4 +1,4 @@
-// Being late for certain, however busy the machine is.
+// Makes a rank late for certain, however busy the machine is.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace tutti_test {
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kLateMs = 20;
 
-// Whether all ranks of the only group but `late` have been in the operation for so long, by their recorders.
+// Whether all ranks of the only group except `late` have been in the operation for kLateMs, by their recorders.
 inline bool all_others_wait(const std::string& folder, int late, uint64_t sequence) {
   const auto groups = tutti::find_witnesses(folder);
   const tutti::Witnesses& ranks = groups.begin()->second;

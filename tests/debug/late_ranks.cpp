@@ -1,7 +1,7 @@
-// How reliably a rank that comes late is named: late_ranks [RANKS [MILLISECONDS [ROUNDS]]]
-// In each round 1,000 steps, each with a little work and an all-reduce of 8 bytes; in every fourth step, on average,
-// one rank sleeps before it. A benchmark, not a test: on a machine that has other things to do, ranks are late by
-// themselves.
+// How reliably a late rank is named: late_ranks [RANKS [MILLISECONDS [ROUNDS]]]
+// Each round has 1,000 steps, each with a little work and an all-reduce of 8 bytes; in every fourth step on average
+// one rank sleeps first. A benchmark, not a test: on a machine that has other things to do, ranks are late without a
+// sleep, too.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ void be_rank(int rank, int n_ranks, const tuttiUniqueId& id, const std::vector<i
   }
   well = well && tuttiCommFinalize(comm) == tuttiSuccess;
   if (!well) fprintf(stderr, "rank %d: %s\n", rank, tuttiGetLastError(comm));
-  _exit(well ? 0 : 1);  // leaves its file
+  _exit(well ? 0 : 1);  // its trace file stays
 }
 
 struct Figures {
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
     int ends[2];
     tuttiUniqueId id;
     if (pipe(ends) != 0) return 1;
-    const pid_t root = fork();  // where they meet: who has made the id has a thread
+    const pid_t root = fork();  // where the ranks meet: the process that makes the id has a thread
     if (root == 0) {
       if (tuttiGetUniqueId(&id) != tuttiSuccess || write(ends[1], &id, sizeof id) < 0) _exit(1);
       for (;;) pause();

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 FLOAT32, SUM, RANKS = 7, 0, 2
-# What be_rank calls, with the bytes of each.
+# The calls of be_rank, with the bytes of each.
 EXPECTED = {("AllReduce", 4000): 2, ("Broadcast", 12): 1, ("SendRecv", 20): 1, ("AllReduce", 4): 20, ("Finalize", 0): 1}
 
 
@@ -34,7 +34,7 @@ def be_rank(path):
 
 
 def ranges_of(lines):
-    """Names and bytes of the ranges that have begun; every one ends on its thread before the next begins there."""
+    """Names and bytes of the ranges that have begun; checks that a thread's range ends before its next one begins."""
     begun, names = {}, []
     for sign, domain, thread, *what in (line.split() for line in lines):
         assert domain == "tutti" and begun.get(thread, False) == (sign == "-"), lines
@@ -55,7 +55,7 @@ def main():
         for rank in range(RANKS):
             environment = {**os.environ, "TUTTI_RANK": str(rank), "TUTTI_NRANKS": str(RANKS), "TUTTI_TRACE_DIR": folder,
                            "TUTTI_ROOT": f"127.0.0.1:{20000 + os.getpid() % 10000}", "TUTTI_SECRET": "nvtx"}
-            if rank == 0:  # the other one has no profiler
+            if rank == 0:  # the other rank has no profiler
                 environment.update(NVTX_INJECTION64_PATH=tools[0], NVTX_TOOL_OUT=f"{folder}/ranges")
             ranks.append(subprocess.Popen([sys.executable, __file__, "rank", library], env=environment))
         assert [rank.wait(60) for rank in ranks] == [0] * RANKS

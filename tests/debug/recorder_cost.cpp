@@ -1,6 +1,6 @@
-// What the flight recorder costs an operation: all-reduces of 8 bytes by two ranks, each on a CPU of its own, in turns
-// as they are and with a second recorder, which begins and ends each operation as the communicator's own does. The
-// difference is what one costs, beside whatever else an operation does. A benchmark, not a test.
+// What the flight recorder costs an operation: two ranks, each on its own CPU, do all-reduces of 8 bytes, alternately
+// as they are and with a second recorder, which begins and ends each operation just as the communicator's own does.
+// The difference is the cost of one recorder, beside the rest of an operation. A benchmark, not a test.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ class Bench {
  public:
   Bench(tuttiComm_t comm, int rank) : comm_(comm) { second_.share(rank, 2, 1); }
 
-  // Nanoseconds for an operation.
+  // Nanoseconds per operation.
   double turn(bool records) {
     const int64_t begun = now_ns();
     for (int i = 0; i < kOperations; i++) {

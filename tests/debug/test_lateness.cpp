@@ -1,4 +1,4 @@
-// Which rank comes late: from made-up ranks.
+// Which rank comes late, with made-up ranks.
 #include "comm/ranks.h"
 #include "comm/remote_attendants.h"
 #include "debug/folder.h"
@@ -11,7 +11,7 @@ using tutti::Attendance;
 
 namespace {
 
-// Comes and leaves at these times, after `outside` milliseconds outside.
+// Enters and leaves at these times, after `outside` milliseconds outside of operations.
 Attendance at(double came, double left, double outside, uint64_t sequence = 1, int host = 0, bool joins = true) {
   const auto ns = [](double ms) { return static_cast<int64_t>(ms * 1e6); };
   return {sequence, joins, host, ns(came), ns(left), ns(outside)};
@@ -32,9 +32,9 @@ tutti::TracedOperation operation(uint64_t nth, tutti::Collective collective, int
 TEST_CASE("who comes last by its own doing is late, and the others waited for it") {
   const auto found = tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(11, 16, 11)}, {2, at(15, 16, 15)}});
   CHECK(found.rank == 2);
-  CHECK(found.late_ns == 5 * kMs);  // after rank 0: of two the median is the first
+  CHECK(found.late_ns == 5 * kMs);  // after rank 0: the median of two is the first
   CHECK(found.waited_ns == std::map<int, int64_t>{{0, 5 * kMs}, {1, 4 * kMs}});
-  // On one host also at a broadcast, which some leave before others come.
+  // On one host this holds for a broadcast, too, which some ranks leave before others come.
   CHECK(tutti::find_latecomer({{0, at(10, 16, 10, 1, 0, false)}, {1, at(15, 16, 15, 1, 0, false)}}).rank == 1);
 }
 
@@ -51,9 +51,9 @@ TEST_CASE("nobody leaves what gives each something of all before all have come")
 }
 
 TEST_CASE("who was held up in the operation before is not late") {
-  // Rank 1 left that 5 ms after the others, and computes for as long as they do.
+  // Rank 1 left the previous operation 5 ms after the others, and computes for as long as they do.
   CHECK(tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(15, 16, 10)}, {2, at(10, 16, 10)}}).rank == -1);
-  // Rank 2 was held up likewise, and then was late itself by 2 ms.
+  // Rank 2 was held up in the same way, and then was late itself by 2 ms.
   const auto found = tutti::find_latecomer({{0, at(10, 18, 10)}, {1, at(15, 18, 10)}, {2, at(17, 18, 12)}});
   CHECK(found.rank == 2);
   CHECK(found.late_ns == 2 * kMs);
@@ -79,8 +79,8 @@ TEST_CASE("between hosts, whose clocks differ, it counts how long before the end
   };
   CHECK(came(true, 115).rank == 2);
   CHECK(came(true, 115).late_ns == 5 * kMs);
-  CHECK(came(true, 110).rank == -1);   // it took longer, but its clock alone is ahead
-  CHECK(came(false, 115).rank == -1);  // a broadcast ends for each at another time
+  CHECK(came(true, 110).rank == -1);   // it took longer, but only its clock is ahead
+  CHECK(came(false, 115).rank == -1);  // ranks leave a broadcast at different times
 }
 
 TEST_CASE("a rank's way is what it was outside of operations, messages included") {
@@ -91,13 +91,13 @@ TEST_CASE("a rank's way is what it was outside of operations, messages included"
   tutti::Way way;
   const auto ended = way.follow(trace);
   REQUIRE(ended.size() == 2);
-  CHECK(ended[0].outside_ns == 0);  // it is not known since when
+  CHECK(ended[0].outside_ns == 0);  // unknown before the first operation
   CHECK(ended[0].joins);
   CHECK(ended[1].outside_ns == 5 * kMs);  // 3 before the message, 2 after it
   CHECK_FALSE(ended[1].joins);
   CHECK(way.read() == 3);
 
-  // What is under way comes next time, and what was overwritten meanwhile is not guessed at.
+  // An operation in progress is reported next time; one that was overwritten meanwhile is not guessed at.
   trace.operations = {operation(4, kAllReduce, 25, 26), operation(5, kAllReduce, 27, 0)};
   CHECK(way.follow(trace).at(0).outside_ns == 4 * kMs);
   CHECK(way.read() == 4);
@@ -132,9 +132,9 @@ TEST_CASE("operations are compared when all have left them") {
   for (uint64_t i = 11; i < 11 + 10; i++)
     for (int rank = 0; rank < 3; rank++) roll.enter(rank, {at(rank == 2 ? 9 : 0, 9, rank == 2 ? 9 : 0, i)});
   roll.compare();
-  CHECK(roll.ranks().at(1).late == 10);  // without rank 2, whose entry is not to come any more
+  CHECK(roll.ranks().at(1).late == 10);  // not 11: rank 2's entry of the last one is not coming any more
   CHECK(roll.ranks().at(2).late == 10);
-  CHECK_FALSE(roll.sentence(true).has_value());  // both as often
+  CHECK_FALSE(roll.sentence(true).has_value());  // a tie
 }
 
 TEST_CASE("an operation is compared once, however often its entries come") {
@@ -148,7 +148,7 @@ TEST_CASE("an operation is compared once, however often its entries come") {
   CHECK(roll.ranks().at(1).late == 2);
   roll.enter(0, {at(20, 30, 0, 3)});
   roll.compare();
-  CHECK(roll.compared() == 2);  // rank 1 may still tell of it
+  CHECK(roll.compared() == 2);  // rank 1's entry may still come
   roll.compare_all();
   CHECK(roll.compared() == 3);
 }
@@ -174,7 +174,7 @@ TEST_CASE("who was late long ago is not who is late now") {
         "the median");
 }
 
-// As other hosts hear it; what they make of it tests/launch/late.sh shows.
+// As other hosts hear it; tests/launch/late.sh shows what they conclude.
 TEST_CASE("the first rank of a host answers for all operations in one message, or for an even sample of them") {
   const Folder folder("TUTTI_TRACE_DIR");
   tutti::Recorder recorder;
@@ -214,7 +214,7 @@ TEST_CASE("the first rank of a host answers for all operations in one message, o
   CHECK(sequences(answer(0, 997)) == std::vector<uint64_t>{998, 999, 1000});
   CHECK(sequences(answer(0, 1000)).empty());
 
-  // Whatever else comes is refused, or said by who has said it before.
+  // Malformed messages are refused, and only the first answer of a host is passed on.
   tutti::RemoteAttendants other(1, {{0}, {1}}, recorder);
   CHECK_FALSE(other.hear(text.substr(0, text.size() - 1)).has_value());
   CHECK_FALSE(other.hear("").has_value());
@@ -296,12 +296,12 @@ TEST_CASE("who looks for the ranks of its host finds those of its own group") {
   CHECK_FALSE(early.look().ended.contains(1));
   peer.share(1, 2, 77);
   CHECK(tutti::Attendants(mine).look().ended.contains(1));
-  bool is_found = false;  // it looks for files now and then
+  bool is_found = false;  // the communicator looks for files now and then
   for (int i = 0; i < 20; i++) is_found = is_found || early.look().ended.contains(1);
   CHECK(is_found);
 }
 
-// By the recorders the others are in that operation, and have been for a while: who comes now is late for certain.
+// By their recorders the others have been in that operation for a while, so this rank is late for certain.
 TEST_CASE("a rank that comes when the others have waited for a while is late") {
   const Folder folder("TUTTI_TRACE_DIR");
   constexpr int kLate = 2, kSteps = 6;
@@ -317,7 +317,7 @@ TEST_CASE("a rank that comes when the others have waited for a while is late") {
     outcome.take(tuttiCommLateness(comm, kLate, &late));
     outcome.message += std::to_string(late.late) + " of " + std::to_string(late.operations) + ", " +
                        std::to_string(late.lateSeconds) + " s, waited " + std::to_string(late.waitedSeconds);
-    const double least = 0.9 * kLateMs / 1e3;  // the clocks' conversion
+    const double least = 0.9 * kLateMs / 1e3;  // minus the error of converting between clocks
     outcome.wrong += late.operations < kSteps * kOperations - 1;
     outcome.wrong += late.late < kSteps || late.worstSeconds < least;
     outcome.wrong += late.lateSeconds < kSteps * least || late.waitedSeconds < 3 * kSteps * least;

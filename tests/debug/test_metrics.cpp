@@ -1,4 +1,4 @@
-// The file for Prometheus: what it says, and that nothing suffers where it cannot be written.
+// The Prometheus file: its content, and that nothing else suffers where it cannot be written.
 #include <sys/resource.h>
 
 #include <fstream>
@@ -21,7 +21,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// By name and labels, without the group. Nothing unless all of it is well formed.
+// Samples by name and labels, without the group. Nothing if any of the text is malformed.
 using Samples = std::map<std::string, double>;
 std::optional<Samples> parse(const std::string& text) {
   static const std::regex help("# HELP ([a-z_]+) [^\\n]+"), type("# TYPE ([a-z_]+) (counter|gauge)");
@@ -107,7 +107,7 @@ TEST_CASE("metrics have operations, bytes, and who has waited for whom") {
     CHECK(value_of(*samples, "tutti_errors_total{" + me + "}") == 0);
     CHECK(contains(text, "# TYPE tutti_control_retransmits_total counter"));
     CHECK(contains(text, "# TYPE tutti_retransmits_total counter"));
-    // One rank of the host compares.
+    // Only one rank of the host compares.
     CHECK(contains(text, "tutti_late_operations_total") == (rank == 0));
     if (rank != 0) continue;
     constexpr double kLeast = 0.9 * kLateMs / 1e3 * kOperations / 2;
@@ -120,7 +120,7 @@ TEST_CASE("metrics have operations, bytes, and who has waited for whom") {
     }
   }
   const auto files = std::filesystem::directory_iterator(folder.path);
-  CHECK(std::distance(begin(files), end(files)) == 3);  // and none that was written beside
+  CHECK(std::distance(begin(files), end(files)) == 3);  // no temporary file is left
 }
 
 TEST_CASE("metrics have what was sent again, by the peers that are reached over a network") {
@@ -137,7 +137,7 @@ TEST_CASE("metrics have what was sent again, by the peers that are reached over 
   CHECK(samples->contains("tutti_retransmits_total{rank=\"0\",peer=\"1\"}") == by_tcp);
 }
 
-// More than the recorder keeps, all of them between two looks.
+// More operations than the recorder keeps, all of them between two looks.
 TEST_CASE("metrics count what nobody has looked at in time, and are written when a communicator is finalized") {
   const Folder folder("TUTTI_METRICS_FILE", "/rank%r.prom");
   constexpr int kOperations = 5000;
@@ -187,7 +187,7 @@ TEST_CASE("metrics that cannot be written are one warning, and operations go on"
   }
   SECTION("no room") {
     is_full = true;
-    setenv("TUTTI_LOG", "none", 1);  // there is none for lines either
+    setenv("TUTTI_LOG", "none", 1);  // no room for log lines either
   }
   require_success(Processes(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
                     const rlimit none{0, 0};

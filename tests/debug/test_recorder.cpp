@@ -1,4 +1,4 @@
-// The recorder itself: what it keeps, where, and what becomes of the files.
+// The recorder itself: what it keeps, where, and what happens to its files.
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ Call sum(uint64_t sequence) {
       .sequence = sequence, .count = 10 * sequence, .collective = Collective::kAllReduce, .dtype = DataType::kInt32};
 }
 
-// A child that has made `n` operations, the last of which it never ends, and is killed.
+// A child that starts `n` operations, ends the last one only if `ends`, and is killed.
 void leave_a_file(uint64_t n, bool ends) {
   const pid_t child = fork();
   if (child == 0) {
@@ -66,7 +66,7 @@ TEST_CASE("a recorder keeps the last 1,024 operations with their times") {
   REQUIRE(trace.operations.size() == TraceMemory::kOperations);
   CHECK(trace.is_in_operation());
   CHECK(trace.last()->finished_ns == 0);
-  int64_t last_ns = before - 1'000'000;  // ticks become time with some error
+  int64_t last_ns = before - 1'000'000;  // ticks are converted to time with some error
   for (size_t i = 0; i < trace.operations.size(); i++) {
     const TracedOperation& operation = trace.operations[i];
     const uint64_t number = 1501 - TraceMemory::kOperations + 1 + i;
@@ -199,7 +199,7 @@ TEST_CASE("a trace file has texts, sizes and places of files as they are meant")
   trace.process.pid = 77;
   trace.host = "node1";
   trace.program = "a \"b\\c\"\n\xc3";    // cut within a character
-  trace.error = "\xc3\xa9\xed\xa0\x80";  // one, and half a pair of UTF-16
+  trace.error = "\xc3\xa9\xed\xa0\x80";  // one character, and half a surrogate pair
   TracedOperation operation;
   operation.nth = 1;
   operation.call = sum(1);
@@ -210,7 +210,7 @@ TEST_CASE("a trace file has texts, sizes and places of files as they are meant")
   CHECK(tutti_test::contains(json, "\"program\": \"a \\\"b\\\\c\\\"\\u000a?\""));
   CHECK(tutti_test::contains(json, "\"error\": \"\xc3\xa9???\""));
   CHECK(tutti_test::contains(json, "\"input_sizes\": [[15]], \"output_sizes\": [[5]]"));
-  trace.operations[0].call.blocks = 77;  // of unequal size: the count is that of all
+  trace.operations[0].call.blocks = 77;  // of unequal size: the count is their sum
   CHECK(tutti_test::contains(to_json(trace), "\"input_sizes\": [[5]]"));
   CHECK(trace_path("/x/%h.%p.%r.%q%", trace) == "/x/node1.77.1.%q%");
 }
@@ -222,7 +222,7 @@ TEST_CASE("whoever reads while others write sees no operation that is half anoth
     for (uint64_t i = 1; !ends; i++) {
       recorder.begin(sum(i));
       recorder.end();
-      if (i % 100 == 0) usleep(1);  // else all are overwritten while one is read
+      if (i % 100 == 0) usleep(1);  // else the writer overwrites all slots during one read
     }
   });
   while (recorder.header().begun == 0) usleep(100);
@@ -250,7 +250,7 @@ TEST_CASE("a killed process leaves its file, and the next one reads it") {
   CHECK(trace.value().last()->call == sum(7));
   CHECK(process_state(trace.value().process) == 'X');
   sweep_trace_files(folder.path);
-  CHECK(trace_files(folder.path).size() == 1);  // somebody may want to know
+  CHECK(trace_files(folder.path).size() == 1);  // a file with an unfinished operation is kept
 }
 
 TEST_CASE("whoever asks what ranks are in reads the end of what they did") {
@@ -259,7 +259,7 @@ TEST_CASE("whoever asks what ranks are in reads the end of what they did") {
   const Trace trace = find_witnesses(folder.path).at(77).at(0).trace;
   REQUIRE(trace.is_in_operation());
   CHECK(trace.last()->call == sum(2000));
-  CHECK(trace.operations.size() < 20);  // there may be many files, and somebody may wait for it
+  CHECK(trace.operations.size() < 20);  // there may be many files, and a user may be waiting
 }
 
 TEST_CASE("whose process is in another group's operation is told, and nobody else") {
@@ -271,7 +271,7 @@ TEST_CASE("whose process is in another group's operation is told, and nobody els
   busy.share(0, 2, 79);
   const auto elsewhere = [&] { return find_witnesses(folder.path).at(78).at(0).elsewhere; };
   peer.begin(sum(1));
-  CHECK(elsewhere() == "");  // neither what another process is in, nor its own group's operation
+  CHECK(elsewhere() == "");  // neither another process's operation nor one of its own group
   const Recorder::Awaited awaited[] = {{1, false}};
   busy.begin(sum(1));
   busy.waits(0, awaited);
@@ -284,14 +284,14 @@ TEST_CASE("files of processes that are gone do not pile up") {
   leave_a_file(3, true);
   CHECK(trace_files(folder.path).size() == 1);
   sweep_trace_files(folder.path);
-  CHECK(trace_files(folder.path).empty());  // nothing is to be learnt from it
+  CHECK(trace_files(folder.path).empty());  // a finished one has nothing to tell
   for (int i = 0; i < 6; i++) leave_a_file(2, false);
-  usleep(20'000);  // times of files are those of the kernel's ticks
+  usleep(20'000);  // file times have the resolution of the kernel's ticks
   for (int i = 0; i < 64; i++) leave_a_file(3, false);
   sweep_trace_files(folder.path);
   CHECK(trace_files(folder.path).size() == 64);
   for (const std::string& path : trace_files(folder.path))
-    CHECK(read_trace(path).value().operations.size() == 3);  // the oldest went
+    CHECK(read_trace(path).value().operations.size() == 3);  // the oldest are gone
   const Recorder alive;
   {
     Recorder recorder;
@@ -335,7 +335,7 @@ TEST_CASE("files of another machine that shares the folder are let be") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   struct stat mine {};
   REQUIRE(stat("/proc/self/ns/pid", &mine) == 0);
-  const ProcessId there{getpid(), this_process().start + 1, mine.st_ino};  // the same number, and no machine of ours
+  const ProcessId there{getpid(), this_process().start + 1, mine.st_ino};  // the same number, on another machine
   CHECK(process_state(there) == '?');
   const std::string path = folder.path + "/" + trace_file_name(there, 1);
   std::ofstream(path) << "whatever";
@@ -353,7 +353,7 @@ TEST_CASE("the first recorder of a process that is to sweep removes what is left
     one.share(0, 1, 1);
     const bool is_left = trace_files(folder.path).size() == 2;
     other.share(0, 1, 2, true);
-    _exit(is_left && trace_files(folder.path).size() == 2 ? 0 : 1);  // both are this process's
+    _exit(is_left && trace_files(folder.path).size() == 2 ? 0 : 1);  // both belong to this process
   }
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
@@ -387,7 +387,7 @@ TEST_CASE("a forked child that ends does not take its parent's file along") {
   CHECK(trace_files(folder.path).size() == 1);
 }
 
-// Before any other test that has none, because a process says so once.
+// Must run before any other test where files cannot be made, because a process warns only once.
 TEST_CASE("where files may have no bytes, a recorder does without, says so, and no signal ends the process") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   int ends[2];

@@ -1,4 +1,4 @@
-// What becomes of recorders' files that nobody else looks after, and what the files for people say of all operations.
+// What happens to abandoned recorder files, and what the files for people say of all operations.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ Call numbered(uint64_t sequence, Collective collective = Collective::kAllReduce)
   return {.sequence = sequence, .count = 1, .collective = collective, .dtype = DataType::kInt32};
 }
 
-// Of a process that is killed in its only operation, or after it.
+// Leaves the file of a process that is killed in its only operation, or after it.
 void be_killed(bool ends) {
   const pid_t child = fork();
   if (child == 0) {

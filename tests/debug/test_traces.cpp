@@ -1,4 +1,4 @@
-// What is left of communicators for people: while they hang, when they break, when somebody asks.
+// What communicators leave for people: while they hang, when they break, and on request.
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -24,7 +24,7 @@ bool soon(const std::function<bool()>& holds) {
   return false;
 }
 
-// Whether a fork of this process, which is none of the library's, ends by SIGTERM.
+// Whether a fork of this process, one that the library did not make, ends by SIGTERM.
 bool fork_ends_by_sigterm() {
 #ifdef TUTTI_TEST_TSAN
   return true;  // a fork of a process with threads may never get the signal there: ThreadSanitizer keeps it
@@ -39,7 +39,7 @@ bool fork_ends_by_sigterm() {
 #endif
 }
 
-// The only group of the folder.
+// Of the only group of the folder.
 std::string why_of(const std::string& folder) {
   const auto groups = tutti::find_witnesses(folder);
   return groups.empty() ? "" : tutti::why(groups.begin()->second);
@@ -106,7 +106,7 @@ TEST_CASE("a rank that is killed leaves its last operation, and the others say w
   Processes ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     sum(comm, outcome);
     if (rank == 1) {
-      usleep(200'000);  // rank 0 has left the first one
+      usleep(200'000);  // until rank 0 has left the first one
       soon([&] { return tutti::find_witnesses(folder.path).begin()->second.at(0).trace.is_in_operation(); });
       raise(SIGKILL);
     }
@@ -146,7 +146,7 @@ TEST_CASE("what was done is written when somebody asks, and by who aborts") {
   CHECK(contains(dump, "\"profiling_name\": \"nccl:send 0->1\""));
   CHECK(contains(dump, "\"bytes\": 4"));
   CHECK(contains(dump, "\"ranks\": \"[0, 1]\""));
-  CHECK(contains(dump, "test_debug"));  // the caller's place
+  CHECK(contains(dump, "test_debug"));  // the caller's location
   CHECK(content_of(dumps.path + "/asked1").empty());
   CHECK(tuttiDumpTrace(nullptr, path.c_str()) == tuttiSuccess);
   CHECK(contains(content_of(dumps.path + "/asked1"), "nccl:recv 1<-0"));
@@ -199,7 +199,7 @@ TEST_CASE("SIGTERM writes the traces if it is asked to, and ends the process as 
   REQUIRE(pipe(ready) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    signal(SIGTERM, SIG_DFL);  // Catch2 has one of its own
+    signal(SIGTERM, SIG_DFL);  // Catch2 installs a handler
     tuttiComm_t comm = nullptr;
     Outcome outcome;
     if (tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess) sum(comm, outcome);
@@ -228,7 +228,7 @@ TEST_CASE("after the traces SIGTERM goes to the program's own handler, however m
   REQUIRE(pipe(ready) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(15);  // where SIGTERM ends nothing
+    alarm(15);  // if SIGTERM does not end it
     signal(SIGTERM, [](int) { _exit(7); });
     setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
     bool went_well = true;
@@ -252,7 +252,7 @@ TEST_CASE("after the traces SIGTERM goes to the program's own handler, however m
 
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
 TEST_CASE("a forked child that makes a communicator writes its traces, too") {
-  const bool chains = GENERATE(false, true);  // to the handler that it finds, which is of its parent's library
+  const bool chains = GENERATE(false, true);  // to the handler found there, which its parent's library installed
   static struct sigaction found;
   const Folder dumps("TUTTI_TRACE_FILE", "/%p.json");
   int pids[2];
@@ -263,7 +263,7 @@ TEST_CASE("a forked child that makes a communicator writes its traces, too") {
   };
   const pid_t child = fork();
   if (child == 0) {
-    signal(SIGTERM, SIG_DFL);  // Catch2 has one of its own
+    signal(SIGTERM, SIG_DFL);  // Catch2 installs a handler
     setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
     if (!make_one()) _exit(1);
     const pid_t grandchild = fork();

@@ -1,4 +1,4 @@
-// The sentence for a hang, from made-up ranks.
+// The sentence that explains a hang, with made-up ranks.
 #include "catch.h"
 #include "contains.h"
 #include "debug/why.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// Has begun operation `sequence` so many seconds ago and waits for these ranks; or has ended it, if it waits for none.
+// Began operation `sequence` some seconds ago and waits for `awaited`; or has ended it, if that is empty.
 Witness rank(int number, char state, uint64_t sequence, std::vector<int> awaited = {}) {
   Witness w;
   w.process_state = state;
@@ -62,7 +62,7 @@ TEST_CASE("a rank that has not come is told from one that waits itself") {
 TEST_CASE("one that is gone comes before one that is stopped, and that before one that is late") {
   const auto late = rank(1, 'R', 6), stopped = rank(2, 'T', 6), gone = rank(3, 'X', 6);
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2, 3}), late, stopped, gone})), ": rank 3 is gone"));
-  const auto zombie = rank(3, 'Z', 6);  // nobody has waited for it
+  const auto zombie = rank(3, 'Z', 6);  // its parent has not waited for it
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2, 3}), late, stopped, zombie})), ": rank 3 is gone"));
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), late, stopped})), ": rank 2 is stopped"));
   CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 is computing outside Tutti"));

@@ -77,7 +77,7 @@ class Page(html.parser.HTMLParser):
             self.script += data
 
 
-# A browser in which everything is there and nothing is seen: numbers are 0, but for the canvas's width.
+# A browser in which every object exists and nothing is drawn: all numbers are 0, except the canvas's width.
 BROWSER = """
 const listeners = {};
 const any = new Proxy(function () {}, {
@@ -87,14 +87,14 @@ const any = new Proxy(function () {}, {
 globalThis.document = globalThis.window = any;
 globalThis.getComputedStyle = globalThis.matchMedia = () => any;
 """
-# As far into the picture as the wheel goes, at some places of it.
+# Zooms in as far as the wheel goes, at several places of the picture.
 ZOOM = """
 for (let clientX = 100; clientX < 1200; clientX += 50) {
   listeners.dblclick();
   for (let i = 0; i < 250; i++) listeners.wheel({ preventDefault() {}, clientX, deltaY: -1 });
 }
 """
-# 130 ranks with as many operations as a recorder keeps.
+# 130 ranks, each with as many operations as a recorder keeps.
 MANY = """
 const many = data => {
   const rank = { ...data.ranks[0], events: Array(1024).fill(data.ranks[0].events[0]) };
@@ -104,7 +104,7 @@ const many = data => {
 
 
 def run_page(script, data):
-    """What a browser would do with it, if there is node."""
+    """Runs the script as a browser would, if node is installed."""
     if shutil.which("node") is None:
         print("the page's script was not run: there is no node")
         return
@@ -117,7 +117,7 @@ def late_rows(table):
 
 
 def check_quick_rank(run, dump, folder):
-    """A rank that has begun its last operation after the clock was looked at."""
+    """A rank that began its last operation after the time of the dump."""
     trace = json.loads(Path(dump).read_text())
     last = trace["entries"][-1]
     assert last["time_discovered_completed_ns"] is None, last
@@ -129,7 +129,7 @@ def check_quick_rank(run, dump, folder):
 
 
 def check_alike_named(run, dump, folder):
-    """A rank that is late by 5 ms, on another machine of the same name, whose clock is a second behind."""
+    """A rank that is late by 5 ms, on another machine of the same name, whose clock is one second behind."""
     for rank, machine, came, behind in ((0, 10, 0, 0), (1, 11, 5_000_000, 1_000_000_000)):
         trace = json.loads(Path(dump).read_text())
         trace["tutti"].update(rank=rank, machine=machine)
@@ -171,7 +171,7 @@ def check_files(run, folder):
 
 
 def check_analyser(folder):
-    """PyTorch's own, where there is one."""
+    """PyTorch's own analyser, where it is installed."""
     analyser = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", folder, "-p", "torch_"]
     result = subprocess.run(analyser, capture_output=True, text=True, timeout=120)
     if "No module named" in result.stderr:
@@ -209,7 +209,7 @@ def main():
             nobody = subprocess.run([tool, "show", "--pid", str(root)], capture_output=True, text=True, timeout=60)
             assert nobody.returncode == 1 and "no communicator has a file" in nobody.stderr
         finally:
-            for pid in pids:  # none of them is to see another one die
+            for pid in pids:  # so that no rank sees another one die
                 os.kill(pid, signal.SIGSTOP)
             for pid in [*pids, root]:
                 os.kill(pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ import tree  # noqa: E402
 
 
 def hunks_of(diff):
-    """The file and the lines of each."""
+    """The file and the lines of each hunk."""
     for part in re.split(r"^--- a/.*\n\+\+\+ b/", diff, flags=re.M)[1:]:
         path, hunks = part.split("\n", 1)
         for hunk in re.split(r"^(?=@@)", hunks, flags=re.M)[1:]:
@@ -21,7 +21,7 @@ def hunks_of(diff):
 
 
 def edits_of(diff, path, hunk):
-    """Which lines become which, where the hunk's own and those around them are in the file."""
+    """Which lines become which, if the hunk's lines and its context are in the file."""
     lines = tree.read(path).splitlines()
     before = [line[1:] for line in hunk[1:] if line[0] in " -"]
     named = int(re.match(r"@@ -(\d+)", hunk[0])[1]) - 1
@@ -53,7 +53,7 @@ class Diff:
 
 
 def planted(diffs, header=None):
-    """The files with all of them. Those after one another in a file do not move each other. `header` comes first."""
+    """The files with all diffs applied. Edits in one file do not shift each other. `header` is included first."""
     changed_by, edits = {}, {}
     for diff in diffs:
         for path, begin, end, new in diff.edits:
@@ -71,7 +71,7 @@ def planted(diffs, header=None):
 
 
 def copy_tree(diffs, header, to):
-    """Files that stay as they were keep their times, so that little is built again."""
+    """Unchanged files keep their times, so that little is built again."""
     texts, paths = planted(diffs, to / header), set(tree.files())
     for path in paths:
         new = texts[str(path)].encode() if str(path) in texts else (tree.ROOT / path).read_bytes()
@@ -86,8 +86,8 @@ def copy_tree(diffs, header, to):
 
 
 def build(folder, diffs, header, options, programs):
-    """In a copy of the tree with all of them; `header` comes first in the files that they change. The others are to a
-    compiler cache what they are in a build of the tree itself. Programs over CUDA that cannot be built here are left out."""
+    """Builds a copy of the tree with all diffs applied; `header` comes first in the files that they change. The other
+    files hit a compiler cache as in a build of the tree itself. Programs over CUDA that cannot be built here are left out."""
     source = folder.resolve()
     built, made_with = source / "build", source / "build" / "planted_with.txt"
     source.mkdir(parents=True, exist_ok=True)
@@ -96,10 +96,10 @@ def build(folder, diffs, header, options, programs):
         again = ["--reconfigure"] * (built / "build.ninja").exists()
         subprocess.run(["meson", "setup", built, source, *again, *options], check=True, stdout=subprocess.DEVNULL)
         made_with.write_text(str(options))
-    subprocess.run(["ninja", "-C", built, "build.ninja"], check=True, stdout=subprocess.DEVNULL)  # of the tree as it is now
+    subprocess.run(["ninja", "-C", built, "build.ninja"], check=True, stdout=subprocess.DEVNULL)  # for the current tree
     known = subprocess.run(["ninja", "-C", built, "-t", "targets", "all"], check=True, capture_output=True, text=True)
     programs = [p for p in programs if f"\n{p}: " in known.stdout or not p.startswith("tests/cuda/")]
-    folders = {p.rpartition("/")[0] for p in programs}  # with what they load
+    folders = {p.rpartition("/")[0] for p in programs}  # and the modules that they load
     modules = [m for m in re.findall(r"^(\S+\.so): ", known.stdout, re.M) if m.rpartition("/")[0] in folders]
     subprocess.run(["ninja", "-C", built, *programs, *modules], check=True)
     return built
