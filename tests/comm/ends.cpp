@@ -1,5 +1,5 @@
-// Programs whose communicator is a static object's: it leaves its group when what is the main thread's own is gone
-// already. Some end in the middle of a group, or while a communicator is being made in the background.
+// Programs whose communicator belongs to a static object: it leaves its group after the main thread's thread-local
+// objects are gone. Some end in the middle of a group, or while a communicator is being made in the background.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-// Ends the process with the line of what is wrong.
+// Ends the process and prints the line of the failed check.
 void require(bool right, int line) {
   if (right) return;
   fprintf(stderr, "line %d: %s\n", line, tuttiGetLastError(nullptr));
@@ -28,10 +28,10 @@ struct Owner {
   tuttiComm_t comm = nullptr;
   ~Owner() {
     if (comm == nullptr) return;
-    if (g_rank == 1) usleep(50'000);  // the other one sleeps as it waits
+    if (g_rank == 1) usleep(50'000);  // so that rank 0 waits long enough to sleep
     REQUIRE(tuttiCommFinalize(comm) == tuttiSuccess);
     REQUIRE(tuttiCommDestroy(comm) == tuttiSuccess);
-    // A longer sentence than the one before, for which there is no room where that was.
+    // Longer than the previous error text, so that it does not fit into that one's memory.
     REQUIRE(tuttiCommDestroy(comm) == tuttiInvalidArgument);
     REQUIRE(strstr(tuttiGetLastError(nullptr), "not a live communicator") != nullptr);
     REQUIRE(tuttiDdpBroadcast(reinterpret_cast<tuttiDdp_t>(~uintptr_t{0}), 0) == tuttiInvalidArgument);
@@ -48,10 +48,10 @@ void be_rank(int rank, const tuttiUniqueId& id) {
   REQUIRE(tuttiDdpBroadcast(reinterpret_cast<tuttiDdp_t>(uintptr_t{1}), 0) == tuttiInvalidArgument);
   if (rank == 1) usleep(50'000);
   REQUIRE(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, owner.comm, nullptr) == tuttiSuccess);
-  exit(0);  // with the destructors
+  exit(0);  // which calls the destructors
 }
 
-// What has been registered first is called last: the static objects of the library go before.
+// The handler that is registered first is called last: the library's static objects are destroyed before it.
 tuttiUniqueId g_id;
 tuttiComm_t g_other = nullptr;
 void join_late() {
@@ -74,7 +74,7 @@ void end_while_one_is_made() {
   exit(0);
 }
 
-// What a group has collected goes with what is the main thread's, before the owner.
+// The calls that a group has collected are destroyed with the main thread's thread-locals, before the owner.
 void end_in_a_group() {
   alarm(20);
   static float data[64];
@@ -102,7 +102,7 @@ int main() {
     REQUIRE(write(ends[1], &id, sizeof id) == sizeof id);
     be_rank(0, id);
   }
-  close(ends[1]);  // or nobody would notice if that child died
+  close(ends[1]);  // else nobody would notice the death of that child
   if (read(ends[0], &id, sizeof id) != sizeof id) return 2;
   const pid_t second = fork();
   if (second == 0) be_rank(1, id);

@@ -1,4 +1,4 @@
-// Rank 0 of 2, in the middle of an all-reduce by steps of a test's own, over links that are made up.
+// Rank 0 of 2 in the middle of an all-reduce whose steps the test chooses, over made-up links.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace tutti::test {
 inline constexpr uint64_t kElems = 10'000;  // 40 KB: large enough to be exposed or placed
 inline constexpr uint32_t kBytes = kElems * sizeof(float);
 
-// One value in one chunk.
+// One value, in one chunk.
 struct Bench {
   MadeUpEnd from, to, also_to;
   Link in = made_up_link(from, 1), out = made_up_link(to, 1), also_out = made_up_link(also_to, 2);
@@ -57,7 +57,7 @@ struct Bench {
     step.store.buffer = Buffer::kOutput;
     return step;
   }
-  // The message and the input, completed, and on to `to`.
+  // Adds the message to the input, completes the value and sends it to `link`.
   BoundStep add_up(Link* link) {
     BoundStep step = receive();
     step.local.buffer = Buffer::kInput;

@@ -1,7 +1,7 @@
 // What it takes to form a group: seconds, bytes through the sockets of the process that has most of them, descriptors,
-// and memory that each rank has for itself. A benchmark: `formation 256` as threads of this process, `formation -p 256`
-// as processes, `formation 8 100` as 100 groups one after the other that all stay; "--check" makes it a test, which
-// fails if more than 100 n log2 n bytes go through a process.
+// and private memory per rank. A benchmark: `formation 256` as threads of this process, `formation -p 256` as
+// processes, `formation 8 100` as 100 groups that are formed one after the other and all stay; "--check" makes it a
+// test, which fails if more than 100 n log2 n bytes go through a process.
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -99,14 +99,14 @@ double as_threads(int n_ranks, int n_groups, Taken* taken) {
   return seconds;
 }
 
-// Nobody looks at a clock while others still form the group: 256 processes that do take a fifth of two CPUs.
+// No process measures itself while others still form the group: 256 of them doing so take a fifth of two CPUs.
 struct Pipe {
   Pipe() { require(pipe(ends) == 0, "pipe"); }
   int ends[2];
 };
 
 [[noreturn]] void be_process(const Pipe& formed, const Pipe& go, const tuttiUniqueId& id, int rank, int n_ranks) {
-  constexpr int kEvery = 32;  // looks at its memory, which takes a tenth of a millisecond
+  constexpr int kEvery = 32;  // every 32nd process measures its memory, which takes 0.1 ms
   close(go.ends[1]);
   const bool looks = rank % kEvery == 0;
   const uint64_t before = looks ? private_bytes() : 0;

@@ -1,4 +1,4 @@
-// Links without a peer: a test says what comes and what fails, and sees what the executor does with its end.
+// Links without a peer: a test chooses what arrives and what fails, and sees what the executor does with its end.
 #pragma once
 
 #include <deque>
@@ -13,28 +13,28 @@ namespace tutti::test {
 
 // One end; the other verbs do nothing. Lives longer than its Link.
 struct MadeUpEnd {
-  // What happens here, set by the test.
+  // What happens at this end, set by the test.
   std::deque<tuttiMessage> messages;  // `data` null: exposed
-  std::function<void()> on_peek;      // before each look for one
+  std::function<void()> on_peek;      // called before each look for a message
   const void* exposed = nullptr;      // where an exposed message can be read
   const char* fails_to_read = nullptr;
   const char* fails = nullptr;  // link_poll
-  uint32_t culprit_plus_1 = 0;  // and whose fault that is
+  uint32_t culprit_plus_1 = 0;  // the rank that caused that failure
   bool exposes = false;
-  bool exposes_in_vain = false;  // what is to be exposed is not published
-  void* place = nullptr;         // where the receiver has posted the next message
+  bool exposes_in_vain = false;  // an exposed message is never read
+  void* place = nullptr;         // the receiver's buffer for the next message
   uint32_t place_bytes = 0;
   bool has_slot = true;
   uint32_t unsent = 0;
   int pushed = 2;           // what push returns
   bool may_sleep = false;   // what wait_begin returns
-  uint32_t cpu_plus_1 = 0;  // and says of the peer
+  uint32_t cpu_plus_1 = 0;  // the CPU of the peer, as wait_begin reports it
 
   // What the executor did.
-  std::vector<std::string> sent;  // the bytes of what was published, wherever it was
+  std::vector<std::string> sent;  // the bytes of each published message, wherever they were
   std::vector<const void*> exposed_at;
   int revokes = 0, releases = 0, publishes = 0, posts = 0, posts_ahead = 0;
-  bool placing = false;  // from acquire to publish or acquire
+  bool placing = false;  // between acquire and publish, in the receiver's buffer
 
   std::vector<char> slot = std::vector<char>(256 << 10);
 };
@@ -102,7 +102,7 @@ inline tuttiTransport made_up_transport() {
   return table;
 }
 
-// Of the other side's rank `peer`.
+// A link to rank `peer`.
 inline Link made_up_link(MadeUpEnd& end, int peer) {
   static const tuttiTransport table = made_up_transport();
   const tuttiLinkConfig config{sizeof config, peer, 0, 4, 128 << 10};

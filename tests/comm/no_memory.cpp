@@ -1,4 +1,4 @@
-// Operations that find no memory: who waits for them is told, and those behind them have their turns all the same.
+// Operations that find no memory: their waiters are told, and the operations behind them still get their turns.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -14,9 +14,9 @@
 
 static std::atomic<bool> g_lacks{false};
 static thread_local bool t_lacks = false;
-static thread_local long t_left = -1;  // of this thread's allocations, until one fails
+static thread_local long t_left = -1;  // this thread's allocations until one fails; -1: none fails
 static thread_local bool t_is_main = false;
-static std::atomic<long> g_left_elsewhere{-1};  // the same of the library's threads
+static std::atomic<long> g_left_elsewhere{-1};  // the same for the library's threads
 static std::atomic<bool> g_elsewhere_lacks{false};
 void* operator new(size_t bytes) {
   const bool is_elsewhere = !t_is_main && g_left_elsewhere >= 0;
@@ -35,13 +35,13 @@ void operator delete(void* memory, size_t) noexcept {
 
 constexpr size_t kCount = 4 << 20;
 
-// Makes room for what travels.
+// An operation that needs memory for its messages.
 static tuttiResult_t sum(std::vector<float>& data, tuttiComm_t comm) {
   return tuttiAllReduceQuantized(data.data(), data.data(), kCount, tuttiFloat, tuttiSum, tuttiInt8, 256, nullptr, comm,
                                  nullptr);
 }
 
-// One rank alone has none: the other one does not wait for it, and it cannot go on as if nothing had been.
+// Only one rank has no memory: the other one does not wait for it, and the rank cannot carry on as if nothing happened.
 static bool one_rank_lacks() {
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
@@ -57,7 +57,7 @@ static bool one_rank_lacks() {
   return mine == tuttiSystemError && other == tuttiSystemError && again == tuttiSystemError;
 }
 
-// A group that lacks one of its calls does not run.
+// A group does not run if one of its calls is missing.
 static bool a_call_lacks() {
   tuttiComm_t comm;
   if (tuttiCommInitAll(&comm, 1, nullptr) != tuttiSuccess) return false;
@@ -73,7 +73,7 @@ static bool a_call_lacks() {
   return refused > 0 && ended == tuttiSystemError && again == tuttiSuccess;
 }
 
-// One allocation of a call fails, whichever of the first ones: nobody waits afterwards for a turn that never comes.
+// One of the first allocations of a call fails: nobody waits afterwards for a turn that never comes.
 static bool comes_back(tuttiResult_t (*call)(tuttiComm_t)) {
   for (long left = 0; left < 60; left++) {
     tuttiComm_t comm;
@@ -97,7 +97,7 @@ static tuttiResult_t list(tuttiComm_t comm) {
   return tuttiCommCreateGroup(comm, &rank, 1, &part, nullptr);
 }
 
-// A repeated operation fails, and there is no memory to say so.
+// A repeated operation fails, and there is no memory for the error text either.
 static bool a_repetition_lacks() {
   for (long left = 0; left < 20; left++) {
     tuttiComm_t comms[2];
@@ -118,7 +118,7 @@ static bool a_repetition_lacks() {
   return true;
 }
 
-// An abort ends what another thread is in, and does not take the communicator away from it.
+// An abort ends the operation that another thread is in, without taking the communicator away from that thread.
 static bool an_abort_lacks(bool in_group) {
   for (long left = 0; left < 12; left++) {
     tuttiComm_t comms[2];
@@ -139,12 +139,12 @@ static bool an_abort_lacks(bool in_group) {
   return true;
 }
 
-// In the middle of a creation: the other rank is told, long before its limit.
+// In the middle of a creation: the other rank is told, long before its deadline.
 static bool a_creation_lacks() {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.initTimeoutSeconds = 600;
   bool has_failed = false;
-  for (long left = 60; left <= 120; left += 10) {  // while it looks at its machine
+  for (long left = 60; left <= 120; left += 10) {  // fails while the rank looks at its machine
     tuttiComm_t comms[2], made[2] = {};
     if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
     tuttiResult_t other = tuttiSuccess;
@@ -161,7 +161,7 @@ static bool a_creation_lacks() {
   return has_failed;
 }
 
-// One allocation of a group's end fails, whichever: nobody waits for the turn of an operation that never comes to it.
+// Any one allocation of tuttiGroupEnd fails: nobody waits for the turn of an operation that never gets there.
 static bool one_allocation_lacks() {
   bool lacked = true;
   for (long left = 0; lacked; left++) {
@@ -184,14 +184,14 @@ static bool one_allocation_lacks() {
   return true;
 }
 
-// Or success, if it takes too long.
+// The error that ends the group, or success if there is none for 5 s.
 static tuttiResult_t end_of(tuttiComm_t comm) {
   tuttiResult_t state = tuttiSuccess;
   for (int i = 0; i < 5000 && state == tuttiSuccess; i++, usleep(1000)) tuttiCommGetAsyncError(comm, &state);
   return state;
 }
 
-// The thread that watches the other ranks lacks memory for what one of them tells: the group ends, not the process.
+// The watching thread has no memory for a peer's report: that ends the group, not the process.
 static bool the_watcher_lacks() {
   bool lacked = true;
   for (long left = 0; lacked; left++) {
@@ -207,7 +207,7 @@ static bool the_watcher_lacks() {
   return true;
 }
 
-// It has none for a while, in which all is told that there is: it looks again.
+// The watching thread has no memory for a while, in which the only reports come: it looks again.
 static bool the_watcher_lacks_for_a_while() {
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
@@ -272,7 +272,7 @@ static bool a_mark_lacks() {
 
 int main() {
   alarm(60);
-  mallopt(M_PERTURB, 0xa5);  // whoever uses what is freed shall see it
+  mallopt(M_PERTURB, 0xa5);  // fills freed memory, so that its use shows
   t_is_main = true;
   if (!one_rank_lacks()) return 4;
   if (!a_call_lacks()) return 5;
@@ -299,5 +299,5 @@ int main() {
   g_lacks = false;
   tuttiGroupStart();
   barriers();
-  return tuttiGroupEnd() == tuttiSystemError ? 0 : 3;  // broken, but nobody waits
+  return tuttiGroupEnd() == tuttiSystemError ? 0 : 3;  // the communicator is broken, but nobody waits
 }

@@ -1,7 +1,7 @@
 // How long the path is: instructions that a rank executes from the call of a small all-reduce until its peer has the
-// result, and until the call returns. Rank 0 is single-stepped while rank 1, which has sent its part already, waits for
-// it; so the first figure is what stands between the call and the store of the flag. A benchmark, not a test: the
-// figures depend on the compiler. Prints one line for each size, the least of several rounds.
+// result, and until the call returns. Rank 0 is single-stepped while rank 1, which has already sent its part, waits
+// for it, so the first figure is the path from the call to the store of the flag. A benchmark, not a test: the figures
+// depend on the compiler. Prints one line for each size, the minimum of several rounds.
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ constexpr int kRounds = 9;
 constexpr size_t kCounts[] = {1, 2, 16, 128};
 
 struct Page {
-  std::atomic<int> peer_has, rank_has;  // how many results
+  std::atomic<int> peer_has, rank_has;  // number of results so far
 };
 Page* g_page = nullptr;
 
@@ -41,14 +41,14 @@ void require(bool condition, const char* what) {
   const auto sum = [&](size_t count) {
     require(tuttiAllReduce(in, out, count, tuttiFloat32, tuttiSum, comm, nullptr) == tuttiSuccess, "tuttiAllReduce");
   };
-  for (int pass = 0; pass < 2; pass++)  // algorithms are tried out, and again when prices are known
+  for (int pass = 0; pass < 2; pass++)  // tries algorithms out; the second time with prices that were measured
     for (const size_t count : kCounts)
       for (int i = 0; i < 3000; i++) sum(count);
   for (const size_t count : kCounts)
     for (int i = 0; i <= kRounds; i++) {
-      const bool counts = i > 0;  // the first of a size looks its algorithm up
+      const bool counts = i > 0;  // the first operation of a size looks its algorithm up
       if (rank == 0 && counts) {
-        usleep(500);  // the peer has sent its part
+        usleep(500);  // until the peer has sent its part
         raise(SIGUSR1);
       }
       sum(count);

@@ -21,7 +21,7 @@
 
 namespace tutti_test {
 
-// What a rank saw: kept as values, because Catch2's assertions belong to the main thread.
+// What a rank saw, as values, because Catch2's assertions belong to the main thread.
 struct Outcome {
   tuttiResult_t code = tuttiSuccess;
   std::string message;
@@ -41,8 +41,8 @@ inline tuttiUniqueId new_id() {
   return id;
 }
 
-// One that not all ranks come to. What serves it waits in a thread for as long as a creation may take, and who forks
-// under a sanitizer waits for that thread.
+// An id for a group that not all ranks join. Its root thread waits for as long as a creation may take, and a fork under
+// a sanitizer waits for that thread.
 inline tuttiUniqueId id_of_few() {
   setenv("TUTTI_INIT_TIMEOUT", "2", 1);
   const tuttiUniqueId id = new_id();
@@ -50,7 +50,7 @@ inline tuttiUniqueId id_of_few() {
   return id;
 }
 
-// Runs body(rank, comm, outcome) on n threads, each with its communicator, and destroys those.
+// Runs body(rank, comm, outcome) on n threads, each with its communicator, and destroys the communicators.
 inline std::vector<Outcome> run_threads(int n, const tuttiConfig_t* config,
                                         const std::function<void(int, tuttiComm_t, Outcome&)>& body) {
   const tuttiUniqueId id = new_id();
@@ -69,7 +69,7 @@ inline std::vector<Outcome> run_threads(int n, const tuttiConfig_t* config,
   return outcomes;
 }
 
-// Two ranks with configurations that do not fit: creation fails on both, and says by which setting.
+// Two ranks whose configurations do not match: creation fails on both, and names the setting.
 inline void check_refused(const tuttiConfig_t (&configs)[2], const char* setting) {
   const tuttiUniqueId id = new_id();
   Outcome outcomes[2];
@@ -96,9 +96,9 @@ inline void require_success(const std::vector<Outcome>& outcomes) {
   }
 }
 
-// ThreadSanitizer's processes start no threads if they were forked while there were several. Those of roots that nobody
-// came to end with TUTTI_INIT_TIMEOUT, so tests that fork have a process without such roots, by their tag [processes].
-// One thread is the sanitizer's own.
+// Under ThreadSanitizer a child starts no threads if its parent had several when it forked. Root threads of groups that
+// are never complete end with TUTTI_INIT_TIMEOUT, so tests that fork, tagged [processes], run in a process without
+// them. One more thread is the sanitizer's.
 inline void wait_for_one_thread() {
 #ifdef TUTTI_TEST_TSAN
   const auto threads = [] {
@@ -114,13 +114,13 @@ class Processes {
  public:
   Processes(int n, const std::function<void(int, tuttiComm_t, Outcome&)>& body, const tuttiConfig_t* config = nullptr) {
     wait_for_one_thread();
-    // A child makes the id, so that this process stays without the root's thread when it forks.
+    // A child makes the id, so that this process has no root thread when it forks.
     int id_pipe[2];
     REQUIRE(pipe(id_pipe) == 0);
     root_ = fork();
     if (root_ == 0) serve_id(id_pipe[1]);
     tuttiUniqueId id;
-    close(id_pipe[1]);  // or nobody would notice if that child died
+    close(id_pipe[1]);  // else nobody would notice the death of that child
     REQUIRE(read(id_pipe[0], &id, sizeof id) == static_cast<ssize_t>(sizeof id));
     close(id_pipe[0]);
     for (int r = 0; r < n; r++) {

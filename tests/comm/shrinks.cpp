@@ -1,5 +1,5 @@
-// Ranks are killed, two or three of them at random moments, and all others have to find together again: each calls
-// tuttiCommShrink without a list whenever its group broke, and goes on. Prints how long that took.
+// Two or three ranks are killed at random moments, and all others must get together again: each calls tuttiCommShrink
+// without a list whenever its group broke, and goes on. Prints how long that took.
 //   shrinks [ROUNDS [SEED]]           kills in groups that work, and while they shrink
 //   shrinks --creation [ROUNDS [SEED]]  kills while the first group is formed
 #include <fcntl.h>
@@ -30,11 +30,11 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What the processes share.
+// Memory that the processes share.
 struct Board {
   tuttiUniqueId id;
   std::atomic<bool> has_id;
-  std::atomic<int> working, left;  // ranks whose first group works; who lives when all kills are done, else 0
+  std::atomic<int> working, left;  // ranks whose first group works; survivors once all kills are done, 0 until then
   struct Rank {
     std::atomic<bool> failed, ended;
     std::atomic<double> ended_at, longest_shrink;
@@ -49,7 +49,7 @@ void say(Board::Rank& rank, const char* what) {
 
 enum class Sum { kBroken, kWrong, kGoesOn, kAllSayDone };
 
-// Sums over the group, also who says that this is the last group.
+// Sums over the group, including how many ranks think that this is the last group.
 Sum sum(tuttiComm_t comm, Board& board) {
   int count = 0, me = 0;
   tuttiCommCount(comm, &count);
@@ -63,7 +63,7 @@ Sum sum(tuttiComm_t comm, Board& board) {
   return all[0] == count ? Sum::kAllSayDone : Sum::kGoesOn;
 }
 
-// Until the group is of exactly those that are left.
+// Until the group consists of exactly the survivors.
 bool go_on(tuttiComm_t comm, Board& board, Board::Rank& rank) {
   for (;;) {
     const Sum done = sum(comm, board);
@@ -103,7 +103,7 @@ bool go_on(tuttiComm_t comm, Board& board, Board::Rank& rank) {
   while (!board.has_id) usleep(100);
   tuttiComm_t comm = nullptr;
   const tuttiResult_t code = tuttiCommInitRank(&comm, n, board.id, me);
-  if (in_creation) {  // an error or not, but soon
+  if (in_creation) {  // with or without an error, but soon
     if (code != tuttiSuccess) say(rank, "tuttiCommInitRank");
     rank.failed = code != tuttiSuccess;
     rank.ended_at = now();
@@ -147,7 +147,7 @@ class Round {
     memset(static_cast<void*>(board_), 0, sizeof *board_);
     n_ = upto(3, kMostRanks);
     const int doomed = in_creation_ ? upto(0, n_ - 1) : -1;
-    if (pipe2(log_, O_CLOEXEC) != 0 || fcntl(log_[1], F_SETFL, O_NONBLOCK) != 0) abort();  // nobody waits for a reader
+    if (pipe2(log_, O_CLOEXEC) != 0 || fcntl(log_[1], F_SETFL, O_NONBLOCK) != 0) abort();  // writers must not block
     for (int r = 0; r < n_; r++) {
       pids_.push_back(fork());
       if (pids_.back() == 0) be_rank(r, n_, *board_, in_creation_, in_creation_ ? log_[1] : -1);
@@ -191,7 +191,7 @@ class Round {
     }
     return now();
   }
-  // Once all have joined: before, nobody can know it.
+  // After all have joined: a rank that dies earlier is not known yet.
   double kill_creating() {
     std::string log;
     char bytes[4096];
@@ -239,7 +239,7 @@ class Round {
   const bool in_creation_;
   Board* board_;
   int n_;
-  int log_[2] = {-1, -1};  // what the ranks write
+  int log_[2] = {-1, -1};  // the ranks' log
   std::vector<pid_t> pids_;
   std::vector<int> victims_;
 };

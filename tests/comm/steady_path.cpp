@@ -1,6 +1,6 @@
-// What a small all-reduce does once it is warm: it takes no memory from the heap and no lock, and the only system calls
-// are those of waiting for a peer that is late. Two processes over shared memory; each counts its own thread's doings
-// by standing in for malloc and pthread_mutex_lock, and by a filter that turns system calls into a signal.
+// A warm small all-reduce allocates no memory from the heap and takes no lock, and its only system calls wait for a
+// peer that is late. Two processes over shared memory; each counts what its own thread does by replacing malloc and
+// pthread_mutex_lock, and by a seccomp filter that turns system calls into a signal.
 #include <dlfcn.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -29,8 +29,8 @@ long g_last_call = -1;
 
 int (*real_lock)(pthread_mutex_t*) = nullptr;
 
-// The calls of a rank whose peer is late, or sleeps because this one was. None is carried out: a rank goes on looking
-// for its message. There is nothing to receive and nobody to let in, which is not the end of a connection.
+// The calls of a rank whose peer is late, or sleeps because this rank was late. None is carried out; the rank keeps
+// looking for its message: EAGAIN means nothing to receive or accept, not the end of a connection.
 bool is_waiting(long call, long* result) {
   switch (call) {
     case SYS_recvmsg:
@@ -65,7 +65,7 @@ void on_call(int, siginfo_t* info, void* context) {
 #endif
 }
 
-// Of this thread, from now on; writing and ending stay what they are.
+// For this thread, from now on; write and exit still work.
 bool trap_calls() {
   struct sigaction action {};
   action.sa_sigaction = on_call;
@@ -93,8 +93,8 @@ void require(bool condition, const char* what) {
   end_rank(1);
 }
 
-// Who has waited for 100 ms, beside busy processes, tells its peers in what: that is not the steady path, and may take
-// memory and locks.
+// A rank that has waited for 100 ms, beside busy processes, tells its peers what it waits for: that is not the steady
+// path, and may take memory and locks.
 constexpr double kLongSeconds = 0.09;
 
 double now_seconds() {
@@ -117,7 +117,7 @@ size_t sums(tuttiComm_t comm, size_t count, int times) {
   return wrong;
 }
 
-// That the counting works is tried out as well.
+// Checks that the counters work.
 bool notices_everything() {
   const int allocations = g_allocations, locks = g_locks, calls = g_calls;
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -136,11 +136,11 @@ bool notices_everything() {
   tuttiComm_t comm = nullptr;
   require(tuttiCommInitRank(&comm, 2, id, rank) == tuttiSuccess, "tuttiCommInitRank");
   constexpr size_t kCounts[] = {1, 2, 100, 1024};
-  // Algorithms have been tried out, links made and memory touched. Twice, because the first sizes are looked at anew
-  // when prices have been measured.
+  // Tries algorithms out, makes links and touches memory. Twice, because the algorithms of the first sizes are chosen
+  // again once prices have been measured.
   for (int pass = 0; pass < 2; pass++)
     for (const size_t count : kCounts) require(sums(comm, count, 3000) == 0, "wrong sums while warming up");
-  // Each has slept once: a thread keeps what it sleeps with.
+  // Each rank sleeps once: a thread keeps what it allocates to sleep.
   for (int i = 0; i < 4; i++) {
     if (rank == i % 2) usleep(20000);
     require(sums(comm, 1024, 1) == 0, "wrong sums after a rest");
@@ -148,7 +148,7 @@ bool notices_everything() {
   if (!trap_calls()) end_rank(77);
   size_t wrong = 0;
   for (const size_t count : kCounts) {
-    // The first of a kind looks its algorithm up, and remembers it.
+    // The first operation of a kind looks its algorithm up, and remembers it.
     wrong += sums(comm, count, 1);
     g_calls = 0;
     t_counts = true;

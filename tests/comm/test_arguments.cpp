@@ -75,7 +75,7 @@ TEST_CASE("blocks of unequal size that overlap are refused, but for in place") {
 
 namespace {
 
-// What a call is made of. Each case spoils one thing.
+// The arguments of a call. Each case makes one of them wrong.
 struct Call {
   const void* send;
   void* recv;
@@ -180,7 +180,7 @@ TEST_CASE("every operation names a wrong buffer, count, type, operator, root, pe
     refuses("is not a live stream", [&](Call& c) { c.stream = gone; });
     if (f.sends && f.receives)
       refuses("overlap", [&](Call& c) { c.recv = static_cast<float*>(const_cast<void*>(c.send)) + 1; });
-    // A group collects nothing wrong, and says so at its end, too.
+    // A group does not collect a wrong call, and tuttiGroupEnd reports it, too.
     CHECK(tuttiGroupStart() == tuttiSuccess);
     refuses("datatype=12", [](Call& c) { c.type = tuttiNumTypes; });
     refuses("is not a live stream", [&](Call& c) { c.stream = gone; });
@@ -189,7 +189,7 @@ TEST_CASE("every operation names a wrong buffer, count, type, operator, root, pe
   check_refused(tuttiBarrier(nullptr, nullptr), tuttiInvalidArgument, "comm is NULL");
   check_refused(tuttiBarrier(dead, nullptr), tuttiInvalidArgument, "is not a live communicator");
   check_refused(tuttiBarrier(comm, gone), tuttiInvalidArgument, "is not a live stream");
-  for (const Function& f : kFunctions) {  // nothing of this did any harm
+  for (const Function& f : kFunctions) {  // none of these calls did any harm
     INFO(f.name);
     if (!f.sends || !f.receives) continue;
     CHECK(f.call(good) == tuttiSuccess);
@@ -228,9 +228,9 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     refused(exchange(two, apart, two, overlapping), "recvbuff's block for rank 0");
     const size_t six_and_one[] = {6, 1}, behind_the_one[] = {3, 6};
     refused(tuttiAlltoAllv(a, six_and_one, overlapping, a, two, behind_the_one, tuttiFloat, comm, nullptr), "overlap");
-    outcome.take(exchange(two, overlapping, two, apart));  // what is sent may overlap
+    outcome.take(exchange(two, overlapping, two, apart));  // blocks to send may overlap
     const size_t first_only[] = {2, 0};
-    outcome.take(gather(first_only, huge));  // where nothing comes does not matter
+    outcome.take(gather(first_only, huge));  // displs of empty blocks are ignored
     const size_t nothing[] = {0, 0};
     outcome.take(exchange(first_only, huge, rank == 0 ? two : nothing, rank == 0 ? apart : huge));
   }));
@@ -292,7 +292,7 @@ TEST_CASE("wrong streams and events are named") {
   tuttiEvent_t event = nullptr;
   REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
   REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
-  const auto as_stream = reinterpret_cast<tuttiStream_t>(event);  // of another kind
+  const auto as_stream = reinterpret_cast<tuttiStream_t>(event);  // handles of the wrong kind
   const auto as_event = reinterpret_cast<tuttiEvent_t>(stream);
   const auto ignore = [](tuttiStream_t, tuttiResult_t, void*) {};
   for (const auto& [handle, part] :
@@ -404,7 +404,7 @@ TEST_CASE("wrong arguments of set-up are named") {
 TEST_CASE("a configuration of an older or a newer header is read as far as both sides know it") {
   tuttiConfig_t older = TUTTI_CONFIG_INITIALIZER;
   older.size = offsetof(tuttiConfig_t, deterministic);
-  older.deterministic = older.blocking = older.majority = older.encrypt = 77;  // beyond its end
+  older.deterministic = older.blocking = older.majority = older.encrypt = 77;  // past the end of the older struct
   struct {
     tuttiConfig_t known;
     int unknown;
@@ -423,7 +423,7 @@ TEST_CASE("a configuration counts more than the environment, also where it switc
   setenv("TUTTI_DETERMINISTIC", "1", 1);
   for (const int wanted : {0, 1, TUTTI_CONFIG_UNDEF_INT}) {
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-    config.transports = "tcp";  // where the order of ranks costs something
+    config.transports = "tcp";  // over TCP the order of ranks makes a difference
     config.deterministic = wanted;
     const auto outcomes = run_threads(3, &config, [](int, tuttiComm_t comm, Outcome& outcome) {
       char text[4000] = "";

@@ -1,4 +1,4 @@
-// How blocks lie over chunks, and all-reduces of which some do not fit the network by a little.
+// How blocks are cut into chunks, and all-reduces in which some chunks exceed a network packet by a little.
 #include "comm/ranks.h"
 #include "exec/chunks.h"
 
@@ -10,10 +10,10 @@ namespace {
 constexpr uint32_t kSlot = 1 << 16, kSegment = 6400;
 
 struct Shape {
-  uint64_t wrong = 0, full_segments = 0, ends = 0;  // messages' last segments that are not full
+  uint64_t wrong = 0, full_segments = 0, ends = 0;  // messages whose last segment is not full
 };
 
-// Chunk after chunk, piece after piece.
+// Of all chunks, in order, piece by piece.
 Shape shape_of(uint64_t block_elems, size_t elem_bytes, uint32_t n_chunks, uint32_t segment_bytes) {
   const ChunkLayout layout(elem_bytes, n_chunks, {kSlot, segment_bytes}),
       roomy(elem_bytes, n_chunks, {1u << 30, segment_bytes});
@@ -21,7 +21,7 @@ Shape shape_of(uint64_t block_elems, size_t elem_bytes, uint32_t n_chunks, uint3
   Shape shape;
   uint64_t next = 0;
   for (uint64_t chunk = 0; chunk < n_chunks; chunk++) {
-    shape.wrong += roomy.part(block_elems, 1, 0, chunk).begin != next;  // whatever the slots
+    shape.wrong += roomy.part(block_elems, 1, 0, chunk).begin != next;  // also with other slots
     for (uint64_t round = 0; round < rounds; round++) {
       const auto [begin, elems] = layout.part(block_elems, rounds, round, chunk);
       const uint64_t bytes = elems * elem_bytes;
@@ -55,9 +55,9 @@ TEST_CASE("chunks a little larger than whole segments are cut to those, but for 
   CHECK(ends(4 * kSegment + 4, 4) == 1);
   CHECK(ends(4 * kSegment + 400, 4) == 1);
   CHECK(ends(4 * (10 * kSegment + 100), 4) == 1);
-  CHECK(ends(4 * (kSegment + 1000), 4) == 4);  // else the last would be far larger than the others
-  CHECK(ends(4 * (kSegment / 2), 4) == 4);     // less than one
-  // In several rounds too, unless the last chunk would not fit its slot.
+  CHECK(ends(4 * (kSegment + 1000), 4) == 4);  // else the last chunk would be far larger than the others
+  CHECK(ends(4 * (kSegment / 2), 4) == 4);     // less than one segment
+  // In several rounds, too, unless the last chunk would not fit its slot.
   CHECK(ends(3 * 4 * 9 * kSegment + 4, 4) == 1);
   CHECK(ends(3 * 4 * kSlot, 4) == 3 * 4);
 }

@@ -7,7 +7,7 @@ using namespace tutti_test;
 
 namespace {
 
-// Element i of what rank `from` has for rank `to`.
+// Element i of the block from rank `from` to rank `to`.
 int64_t item(int from, int to, size_t i) {
   return from * 1000003LL + to * 1009LL + static_cast<int64_t>(i);
 }
@@ -40,7 +40,7 @@ struct Rank {
   tuttiComm_t comm;
   Outcome& outcome;
 
-  // `got` has one element more than wanted, which must still be the guard.
+  // If `got` has one more element than `want`, that one must still be the guard.
   void expect(const std::vector<int64_t>& got, const std::vector<int64_t>& want) const {
     for (size_t i = 0; i < want.size(); i++) outcome.wrong += got[i] != want[i];
     outcome.wrong += got.size() > want.size() && got.back() != -1;
@@ -55,7 +55,7 @@ struct Rank {
     if (rank == root) expect(recv, sum_of_blocks(n, 0, count));
     auto both = block(rank, 0, count);
     outcome.take(tuttiReduce(both.data(), both.data(), count, tuttiInt64, tuttiSum, root, comm, nullptr));
-    expect(both, rank == root ? sum_of_blocks(n, 0, count) : send);  // a sendbuff stays as it was
+    expect(both, rank == root ? sum_of_blocks(n, 0, count) : send);  // sendbuff is left unchanged
   }
 
   void all_reduce(tuttiRedOp_t op, int time) const {
@@ -138,8 +138,8 @@ TEST_CASE("collectives move and reduce the right blocks", "[long]") {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.transports = transport;
   config.algo = algo;
-  // A buffer of over 256 KiB has pages of its own under sanitizers, and to make and unmake those takes longer than all
-  // else.
+  // Under sanitizers a buffer of over 256 KiB gets its own pages, and to map and unmap them takes longer than
+  // everything else.
   const size_t several_messages = kSanitized ? 5'001 : 70'001;
   if (kSanitized) setenv("TUTTI_SLOT_BYTES", "8192", 1);
   require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
@@ -160,7 +160,7 @@ TEST_CASE("collectives move and reduce the right blocks", "[long]") {
   unsetenv("TUTTI_SLOT_BYTES");
 }
 
-// Of the second of its kind on, all that does not change is taken over from the one before.
+// From the second operation of a kind on, everything that does not change is taken over from the first.
 TEST_CASE("small operations that repeat give the right data in whatever memory", "[long]") {
   const char* transport = GENERATE("shm", "tcp");
   const char* algo = GENERATE("oneshot", "direct", "tree", "circulant", "doubling", "linear");
@@ -249,7 +249,7 @@ TEST_CASE("wrong buffers of the collectives are named") {
     refused(tuttiAllGather(data, data + 8, SIZE_MAX / 6, tuttiFloat, comm, nullptr), "overflow");
     if (rank == 0) refused(tuttiGather(data, nullptr, 8, tuttiFloat, 0, comm, nullptr), "recvbuff is NULL");
     if (rank == 0) refused(tuttiScatter(nullptr, data, 8, tuttiFloat, 0, comm, nullptr), "sendbuff is NULL");
-    outcome.take(tuttiBarrier(comm, nullptr));  // nothing was sent: it still works
+    outcome.take(tuttiBarrier(comm, nullptr));  // nothing was sent, so the group still works
   });
   require_success(outcomes);
 }

@@ -9,7 +9,7 @@
 namespace tutti::test_endpoints {
 namespace {
 
-// TCP, as a network device that is faster than a core copies.
+// TCP, posing as a network device that is faster than a core's copies.
 const tuttiTransport* fast_network() {
   static const tuttiTransport fast = [] {
     tuttiTransport table = kTcpTransport;

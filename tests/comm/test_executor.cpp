@@ -1,5 +1,5 @@
-// What the executor does with its links when something fails, and what it must not do; over links that are made up, so
-// that each thing happens at the step that a test wants it at.
+// What the executor does with its links when something fails, and what it must not do; over made-up links, so that
+// everything happens at the step that a test chooses.
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ TEST_CASE("executor: what still holds the rank up is waited for, and a link that
   CHECK(run.blockers().poll().error().culprit_rank == 5);
 }
 
-// The pauses are within the operation's steps, not while it waits, so no load makes one of them too long.
+// The pauses are between the operation's steps, not in its waits, so no load on the machine makes a wait too long.
 TEST_CASE("executor: an operation that goes on again and again may take longer than its limit") {
   Bench bench;
   Context context;
@@ -84,7 +84,7 @@ TEST_CASE("executor: an operation that goes on again and again may take longer t
   bench.add_lane(steps);
   int looks = 0;
   bench.from.on_peek = [&] {
-    if (++looks % 20 != 0) return;  // idle turns before each message
+    if (++looks % 20 != 0) return;  // idle polls before each message
     usleep(500'000);
     bench.from.messages.push_back(bench.message(bench.theirs.data()));
   };
@@ -246,7 +246,7 @@ TEST_CASE("executor: with TUTTI_PROTO=copy nothing is exposed and no place is to
   CHECK(bench.from.posts_ahead == 0);
 }
 
-// In place, what is to be added to it lies there.
+// In place the output holds the value that the message must be added to.
 TEST_CASE("executor: only a large message that is merely stored in the output is expected there") {
   Bench bench;
   BoundStep step = bench.receive();
@@ -360,17 +360,17 @@ TEST_CASE("executor: a message on an idle link is a mismatch if it is of an earl
     bench.also_to.messages = {Bench::message(bench.theirs.data(), kBytes, other)};
     return run.check_stray(bench.also_out);
   };
-  CHECK_FALSE(is_stray());  // this call's
+  CHECK_FALSE(is_stray());  // this call's message
   other.sequence = 8;
   other.count = 5;
-  CHECK_FALSE(is_stray());  // to come
+  CHECK_FALSE(is_stray());  // a later call's message
   other.sequence = 7;
   CHECK(is_stray());
   CHECK(contains(run.error().message, "count=5"));
   other.sequence = 6;
   CHECK(is_stray());
   other.collective = Collective::kSendRecv;
-  CHECK_FALSE(is_stray());  // its receive may be to come
+  CHECK_FALSE(is_stray());  // its receive may still be called
 }
 
 }  // namespace tutti::test_executor

@@ -1,4 +1,4 @@
-// What goes wrong among ranks ends with an error that names it, everywhere and soon: mismatched calls, death, abort,
+// Whatever goes wrong ends on all ranks, and soon, with an error that names it: mismatched calls, death, abort,
 // absence.
 #include <atomic>
 
@@ -18,14 +18,14 @@ tuttiResult_t bcast(tuttiComm_t comm, int root, size_t count = 4) {
   return tuttiBcast(a.data(), count, tuttiFloat, root, comm, nullptr);
 }
 
-// One rank calls `odd`, the others `usual`; all must fail with a text that has both calls.
+// One rank calls `odd`, the others `usual`; all must fail with a text that names both calls.
 void require_mismatch(int n, const std::function<tuttiResult_t(tuttiComm_t)>& usual,
                       const std::function<tuttiResult_t(tuttiComm_t)>& odd, const std::string& usual_text,
                       const std::string& odd_text) {
   const auto outcomes = run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     outcome.take(sum(comm));
     outcome.take(rank == 1 ? odd(comm) : usual(comm));
-    if (outcome.code == tuttiSuccess) outcome.take(sum(comm));  // a rank that receives nothing may learn of it here
+    if (outcome.code == tuttiSuccess) outcome.take(sum(comm));  // a rank that receives nothing may be told only here
   });
   for (int r = 0; r < n; r++) {
     const Outcome& outcome = outcomes[static_cast<size_t>(r)];
@@ -100,11 +100,11 @@ TEST_CASE("an abort in another thread ends a blocked operation; peers learn who 
   std::atomic<tuttiComm_t> handle{nullptr};
   std::thread aborter;
   const auto outcomes = run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-    if (rank == 2) {  // never calls: 0 and 1 would wait for ever
+    if (rank == 2) {  // never calls: ranks 0 and 1 would wait for ever
       while (handle.load() == nullptr) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       outcome.take(tuttiCommAbort(handle.load()));
-      while (outcome.wrong < 200) {  // the loss reaches this rank without it calling anything
+      while (outcome.wrong < 200) {  // the loss reaches this rank without any call
         tuttiResult_t state = tuttiSuccess;
         tuttiCommGetAsyncError(comm, &state);
         if (state == tuttiRemoteError) break;
@@ -209,7 +209,7 @@ TEST_CASE("a rank that is killed while the others compute is noticed without a c
   constexpr int n = 3;
   Processes ranks(n, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     outcome.take(sum(comm));
-    if (rank == 0) _exit(7);  // gone without a word
+    if (rank == 0) _exit(7);  // leaves without finalizing
     for (int i = 0; i < 500; i++) {
       tuttiResult_t state = tuttiSuccess;
       tuttiCommGetAsyncError(comm, &state);

@@ -1,5 +1,5 @@
-// A user's program that forks, as data loaders do: what the child has inherited is its parent's alone, and neither
-// hurts nor outlives it.
+// A user's program that forks, as data loaders do: what the child inherits belongs to its parent only; it neither harms
+// the parent nor stays open in the child.
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRight = 0, kWrong = 1, kOdd = 2;  // how a child ends
 
-// Runs `body` in a child, and gives how that ended. Its last word on stderr says what was wrong.
+// Runs `body` in a child and returns how it ended. Its last line on stderr says what was wrong.
 template <class Body>
 int in_child(Body&& body) {
   const pid_t child = fork();
@@ -30,7 +30,7 @@ int in_child(Body&& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : kOdd;
 }
 
-// True if that was refused because the handle is the parent's.
+// Whether the call was refused because the handle is the parent's.
 bool refused(const char* what, tuttiResult_t result, bool by_ddp = false) {
   const char* const message = by_ddp ? tuttiDdpGetLastError() : tuttiGetLastError(nullptr);
   if (result == tuttiInvalidUsage && contains(message, "belongs to the parent process")) return true;
@@ -38,7 +38,7 @@ bool refused(const char* what, tuttiResult_t result, bool by_ddp = false) {
   return false;
 }
 
-// "socket" or "pipe".
+// `kind` is "socket" or "pipe".
 std::vector<int> descriptors(const std::string& kind) {
   std::vector<int> found;
   DIR* const all = opendir("/proc/self/fd");
@@ -59,8 +59,8 @@ int socket_option(int fd, int option) {
   return getsockopt(fd, SOL_SOCKET, option, &value, &bytes) == 0 ? value : -1;
 }
 
-// Connections and who listens for them. The C library asks the kernel for interfaces through sockets of another kind,
-// and tries to connect one of this kind to a name service that is seldom there.
+// Connections and listeners. The C library asks the kernel for interfaces through sockets of another kind, and tries to
+// connect a socket of this kind to a name service that is rarely there.
 size_t connections() {
   size_t n = 0;
   for (const int fd : descriptors("socket")) {
@@ -177,7 +177,7 @@ TEST_CASE("a child that outlives its parent does not hide its death", "[processe
         outcome.take(one_sum(comm));
         if (rank == 0) {
           if (fork() == 0) {
-            for (const int end : descriptors("pipe")) close(end);  // on which the test waits for its ranks
+            for (const int end : descriptors("pipe")) close(end);  // else the test would wait for them
             for (int i = 0; i < 6000 && !is_over; i++) usleep(10000);
             _exit(kRight);
           }
@@ -197,7 +197,7 @@ TEST_CASE("a child that outlives its parent does not hide its death", "[processe
 
 TEST_CASE("a child makes a group of its own, and has its parent's memory", "[processes]") {
 #ifdef TUTTI_TEST_TSAN
-  return;  // such a child starts no threads
+  return;  // under ThreadSanitizer such a child cannot start threads
 #endif
   Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     void* memory = nullptr;
@@ -259,7 +259,7 @@ TEST_CASE("a child leaves its parent's averager alone", "[processes]") {
   require_success(ranks.wait());
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(TUTTI_TEST_TSAN)  // whose own locks a child may find taken
+#if !defined(__SANITIZE_ADDRESS__) && !defined(TUTTI_TEST_TSAN)  // their own locks may be held when a child is forked
 TEST_CASE("threads make and drop sockets while others fork") {
   std::atomic<bool> stops{false}, goes_on{true};
   std::thread makes([&] {

@@ -1,4 +1,4 @@
-// Point to point, and groups of calls.
+// Point-to-point operations, and groups of calls.
 #include <numeric>
 
 #include "comm/ranks.h"
@@ -50,7 +50,7 @@ TEST_CASE("a group's messages may be called in any order, to any peer, and to on
     for (int peer = 0; peer < 2 * n; peer++) sent.push_back(numbers(count, rank * 1000 + peer));
     outcome.take(tuttiGroupStart());
     outcome.take(tuttiGroupStart());   // nested
-    for (int k = 0; k < 2 * n; k++) {  // two messages for everybody, each rank in an order of its own
+    for (int k = 0; k < 2 * n; k++) {  // two messages for each rank, in a different order on each rank
       const auto slot = static_cast<size_t>(rank % 2 == 0 ? k : 2 * n - 1 - k);
       const int peer = static_cast<int>(slot) / 2;
       const auto send = [&](size_t s) {
@@ -69,15 +69,15 @@ TEST_CASE("a group's messages may be called in any order, to any peer, and to on
   }));
 }
 
-// At the first use of the links between them. What a rank sends in a group has to come to one that only then sends what
-// the group waits for, in its turn.
+// At the first use of the links. A rank's messages in a group must reach a peer that sends what the group waits for
+// only after it has received them.
 TEST_CASE("a group's messages go out though its receives have yet to be sent") {
   const char* const transport = GENERATE("shm", "tcp");
   const int n = GENERATE(2, 4);
   const size_t count = GENERATE(size_t{5}, size_t{3'000'000});  // more than links hold
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.transports = transport;
-  config.opTimeoutSeconds = kSanitized ? 60 : 10;  // an error, not a hang
+  config.opTimeoutSeconds = kSanitized ? 60 : 10;  // fails instead of hanging
   require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     const int from = (rank + n - 1) % n, to = (rank + 1) % n;
     const auto sent = numbers(count, 7);
@@ -164,7 +164,7 @@ TEST_CASE("a refused call spoils its group, and the end says which") {
     outcome.wrong += tuttiSend(data, 4, tuttiFloat, 9, comm, nullptr) != tuttiInvalidArgument;
     outcome.wrong += tuttiGroupEnd() != tuttiInvalidArgument;
     outcome.wrong += strstr(tuttiGetLastError(nullptr), "peer=9") == nullptr;
-    outcome.wrong += tuttiGroupEnd() != tuttiInvalidUsage;  // there is none
+    outcome.wrong += tuttiGroupEnd() != tuttiInvalidUsage;  // there is no group
     outcome.wrong += tuttiSend(data, 4, tuttiFloat, 0, nullptr, nullptr) != tuttiInvalidArgument;
     outcome.take(tuttiBarrier(comm, nullptr));
   }));
@@ -188,7 +188,7 @@ TEST_CASE("a group does its operations although another communicator's finalizat
   }));
 }
 
-// The turn of each has been taken, and what is called later waits for all of them.
+// Each operation took its turn, and later calls wait for all of them.
 TEST_CASE("of a group on a broken communicator every operation is refused, and those behind it, too") {
   tuttiComm_t comm = nullptr;
   REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);

@@ -1,4 +1,4 @@
-// What ranks of other hosts are told of what this one is in.
+// What ranks on other hosts are told of this rank's current operation.
 #include <atomic>
 #include <thread>
 
@@ -50,11 +50,11 @@ TEST_CASE("what a rank asks and says is passed on once, answered for all, and so
   const auto to_third = other.hear(another);
   REQUIRE(to_third);
   CHECK(to_third->passes_on);
-  CHECK(to_third->says.empty());  // which hears the other answer
+  CHECK(to_third->says.empty());  // it gets the other answer
   CHECK(other.question().empty());
   const auto own = one.hear(question);
   REQUIRE(own);
   CHECK_FALSE(own->passes_on);
   CHECK(one.hear(answer->says));
-  CHECK_FALSE(few.hear(answer->says));  // waits for ranks that there are not
+  CHECK_FALSE(few.hear(answer->says));  // the answer names awaited ranks that do not exist here
 }

@@ -1,4 +1,4 @@
-// What communicators take while they live, and that they give it back. A program of its own, so that nothing else comes
+// What communicators take while they live, and that they give it back. A separate program, so that nothing else comes
 // and goes while it counts.
 #include <dirent.h>
 #include <malloc.h>
@@ -28,7 +28,7 @@ struct Census {
   size_t threads = entries_of("/proc/self/task");
 };
 
-// Threads that have done their work are gone a little later.
+// Threads that have finished their work disappear a little later.
 void require_census(size_t descriptors, size_t threads) {
   Census now;
   for (const double end = now_seconds() + 30; now_seconds() < end; poll(nullptr, 0, 5)) {
@@ -43,7 +43,7 @@ struct Memory {
   size_t heap_bytes = 0, resident_bytes = 0, mappings = 0;
 
   Memory() {
-#ifndef TUTTI_TEST_SANITIZED  // sanitizers have an allocator of their own, which keeps what was freed
+#ifndef TUTTI_TEST_SANITIZED  // sanitizers have their own allocator, which keeps freed memory
     const struct mallinfo2 heap = mallinfo2();
     heap_bytes = heap.uordblks + heap.hblkhd;
     std::ifstream statm("/proc/self/statm");
@@ -55,7 +55,7 @@ struct Memory {
   }
 };
 
-// Two ranks, their split, and something of all that can be made for them.
+// Two ranks, their split, and one of everything that can be made for them.
 void live_once() {
   tuttiComm_t comms[2];
   REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess);
@@ -93,7 +93,7 @@ void live_once() {
 
 TEST_CASE("a communicator holds what it says that it holds") {
   constexpr int n = 3;
-  live_once();  // a sanitizer's own thread comes with the first of ours
+  live_once();  // a sanitizer starts its own thread with our first one
   const Census before;
   std::vector<tuttiComm_t> comms(n);
   REQUIRE(tuttiCommInitAll(comms.data(), n, nullptr) == tuttiSuccess);
@@ -109,7 +109,7 @@ TEST_CASE("a communicator holds what it says that it holds") {
       CHECK(stats.threads == 1);
     }
     CHECK(sum.links % 2 == 0);                                                     // both ends count
-    require_census(before.descriptors + sum.descriptors + 2, before.threads + 1);  // one thread watches over all
+    require_census(before.descriptors + sum.descriptors + 2, before.threads + 1);  // one thread watches for all
     return sum.links;
   };
   const size_t links_at_first = check();
@@ -126,9 +126,9 @@ TEST_CASE("a communicator holds what it says that it holds") {
   require_census(before.descriptors, before.threads);
 }
 
-// Its descriptor would stay, and the memory behind it.
+// Otherwise its descriptor would stay open, and the memory mapped.
 TEST_CASE("a communicator takes back what is still registered with it") {
-  live_once();  // a sanitizer's own thread comes with the first of ours
+  live_once();  // a sanitizer starts its own thread with our first one
   const Census before;
   constexpr size_t kBytes = 1 << 16;
   const int fd = memfd_create("user", 0);
@@ -154,7 +154,7 @@ TEST_CASE("links have the slots that the environment says") {
     outcome.take(tuttiAllReduce(&value, &value, 1, tuttiInt32, tuttiSum, comm, nullptr));
     tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
     outcome.take(tuttiCommMemStats(comm, &stats));
-    outcome.wrong += stats.links == 0 || stats.linkBytes != stats.links * 3 * 128;  // cache lines
+    outcome.wrong += stats.links == 0 || stats.linkBytes != stats.links * 3 * 128;  // rounded up to cache lines
   }));
   unsetenv("TUTTI_SLOTS");
   unsetenv("TUTTI_SLOT_BYTES");
@@ -171,7 +171,7 @@ TEST_CASE("wrong arguments of the statistics are named") {
   CHECK(said("stats is NULL"));
   CHECK(tuttiCommMemStats(nullptr, &stats) == tuttiInvalidArgument);
   CHECK(said("comm is NULL"));
-  // A caller with a longer struct keeps what this library does not know.
+  // The library leaves fields of a longer struct that it does not know unchanged.
   struct {
     tuttiCommMemStats_t known;
     size_t unknown;
@@ -195,10 +195,10 @@ TEST_CASE("a thousand communicators give back all that they took") {
   for (int i = 0; i < 20; i++) live_once();
   const Census before;
   const Memory memory_before;
-  for (int i = 0; i < kRounds; i++) live_once();  // four each
+  for (int i = 0; i < kRounds; i++) live_once();  // four communicators each
   require_census(before.descriptors, before.threads);
   const Memory memory;
-  // A thousand dead handles rest, with less than 100 bytes each; the rest is for what an allocator may do.
+  // A thousand dead handles stay, with less than 100 bytes each; the rest is slack for the allocator.
   CHECK(memory.heap_bytes < memory_before.heap_bytes + (192u << 10));
   CHECK(memory.resident_bytes < memory_before.resident_bytes + (4u << 20));
   CHECK(memory.mappings < memory_before.mappings + 100);

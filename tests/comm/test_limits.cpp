@@ -1,4 +1,4 @@
-// Where the kernel's limits are reached: an error at once that names the limit, on all ranks.
+// Where a limit of the kernel is reached all ranks get an error at once that names the limit.
 #include <netdb.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -12,12 +12,12 @@ using namespace tutti_test;
 
 namespace {
 
-// Runs body in a process of its own, whose limits it may lower. "" if all was well, else what it says; or how it ended.
+// Runs body in a child, whose limits it may lower. Returns "", or what body says is wrong, or how the child ended.
 std::string in_limited_child(const std::function<std::string()>& body) {
   if (kSanitized) wait_for_one_thread();
   int ends[2];
   REQUIRE(pipe(ends) == 0);
-  fflush(nullptr);  // else the child writes that, too, where it may have no room
+  fflush(nullptr);  // else the child writes this output again, perhaps without room for it
   const pid_t pid = fork();
   if (pid == 0) {
     alarm(kSanitized ? 300 : 60);
@@ -46,10 +46,10 @@ void limit(__rlimit_resource resource, rlim_t value) {
 rlim_t open_now() {
   rlim_t n = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) n++;
-  return n - 1;  // the folder's own
+  return n - 1;  // without the one that reads this folder
 }
 
-// Where sockets of this process wait for anybody who is not of this host.
+// Where this process has sockets that accept connections from other hosts.
 std::string listening_beyond_loopback() {
   std::string found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -68,7 +68,7 @@ std::string listening_beyond_loopback() {
   return found;
 }
 
-// A group of threads that add up once. `ended_well` if nobody saw anything else than `reason`.
+// A group of threads that add up once. `all_succeeded` is false if any failed; "" if all failures have `reason`.
 std::string sum_in_threads(int n, const tuttiConfig_t* config, const char* reason, bool* all_succeeded) {
   tuttiUniqueId id;
   if (tuttiGetUniqueId(&id) != tuttiSuccess) {
@@ -105,7 +105,7 @@ std::string sum_in_threads(int n, const tuttiConfig_t* config, const char* reaso
 
 }  // namespace
 
-// Also what comes later on them comes to an end.
+// Later operations on them end, too.
 TEST_CASE("a group for which there are not enough threads fails, and its communicators with it") {
   if (kSanitized) {
     WARN("skipped: a sanitizer's memory has no limit");
@@ -118,7 +118,7 @@ TEST_CASE("a group for which there are not enough threads fails, and its communi
     const auto add = [&](int rank) {
       return tuttiAllReduce(&one, &sums[rank], 1, tuttiInt32, tuttiSum, comms[rank], nullptr);
     };
-    pthread_attr_t roomy;  // a stack that was in use before would do for another thread
+    pthread_attr_t roomy;  // a new size, because the stack of an ended thread could be used again
     pthread_attr_init(&roomy);
     pthread_attr_setstacksize(&roomy, size_t{1} << 30);
     pthread_setattr_default_np(&roomy);
@@ -136,7 +136,7 @@ TEST_CASE("a group for which there are not enough threads fails, and its communi
   CHECK(contains(said, "tuttiGroupEnd, which could start no thread"));
 }
 
-// The sender has its end, so it cannot know that there will be none here.
+// The sender has its end, and cannot know that this rank will have none.
 TEST_CASE("a rank without memory for its end of a link over TCP says so, and nobody waits for the link") {
   if (kSanitized) {
     WARN("skipped: a sanitizer's memory has no limit");
@@ -152,7 +152,7 @@ TEST_CASE("a rank without memory for its end of a link over TCP says so, and nob
       outcome.take(tuttiBarrier(comm, nullptr));
       rlim_t pages = 0;
       std::ifstream("/proc/self/statm") >> pages;
-      if (rank == 0) limit(RLIMIT_AS, pages * 4096 + (rlim_t{3} << 29));  // for one end and a half
+      if (rank == 0) limit(RLIMIT_AS, pages * 4096 + (rlim_t{3} << 29));  // room for one and a half ends
       for (there++; there < 2;) usleep(1000);
       int32_t value = 0;
       outcome.take(rank == 0 ? tuttiSend(&value, 1, tuttiInt32, 1, comm, nullptr)
@@ -162,7 +162,7 @@ TEST_CASE("a rank without memory for its end of a link over TCP says so, and nob
     for (const Outcome& outcome : outcomes) text += std::to_string(outcome.code) + ": " + outcome.message + "\n";
     return text;
   };
-  // Whose end comes first has room: mostly the sender's.
+  // The end that is made first has room: mostly the sender's.
   std::string said;
   for (int i = 0; i < 8 && !contains(said, "with rank 0: 1073741824 bytes"); i++) said = in_limited_child(run);
   INFO(said);
@@ -181,7 +181,7 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
       limit(RLIMIT_NOFILE, open_now() + more);
       bool all = true;
       tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-      config.initTimeoutSeconds = 30;  // sooner than the child is ended: with very few they try until then
+      config.initTimeoutSeconds = 30;  // before the child's alarm: with very few they try until then
       std::string wrong = sum_in_threads(8, &config, "ulimit -n", &all);
       return wrong.empty() ? (all ? "enough" : "refused") : wrong;
     });
@@ -200,7 +200,7 @@ TEST_CASE("ranks of one process count the descriptors that they take together, a
   int counted = 0;
   for (rlim_t more = 100; more < 400 && !enough; more += 10) {
     const std::string said = in_limited_child([&] {
-      setenv("TUTTI_TRANSPORTS", "tcp", 1);  // shared memory takes none to speak of
+      setenv("TUTTI_TRANSPORTS", "tcp", 1);  // shared memory needs hardly any descriptors
       limit(RLIMIT_NOFILE, open_now() + more);
       bool all = true;
       const std::string wrong = sum_in_threads(12, nullptr, "12 of them in this process, needs at least", &all);
@@ -251,7 +251,7 @@ TEST_CASE("once a group of one host is there, its sockets for who comes are the 
     for (int r = 0; r < 2; r++)
       threads.emplace_back([&, r] { tuttiCommInitRank(&comms[static_cast<size_t>(r)], 2, id, r); });
     for (std::thread& thread : threads) thread.join();
-    for (int i = 0; i < 1000; i++) {  // the root's end with its thread
+    for (int i = 0; i < 1000; i++) {  // until the root's thread has closed its listener
       open = listening_beyond_loopback();
       if (open.empty()) break;
       usleep(10'000);
@@ -262,7 +262,7 @@ TEST_CASE("once a group of one host is there, its sockets for who comes are the 
   CHECK(said == "");
 }
 
-// Runs in a program of its own, because a process finds out once where its lines go.
+// Runs in a separate program, because a process looks up only once where its log goes.
 TEST_CASE("a group with streams whose links log", "[.logs]") {
   tuttiUniqueId id;
   REQUIRE(tuttiGetUniqueId(&id) == tuttiSuccess);

@@ -1,4 +1,4 @@
-// Groups that are formed by the ranks on a list, and by them alone.
+// Groups that are formed by the ranks on a list, without the others.
 #include <poll.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST_CASE("the columns of two times three ranks, each formed by its own members"
     outcome.take(tuttiCommUserRank(part, &place));
     outcome.wrong += place != rank / 3;
     check_sum(part, rank, 9 << (rank % 3), outcome);
-    check_sum(comm, rank, 63, outcome);  // the old one goes on
+    check_sum(comm, rank, 63, outcome);  // the old group still works
     outcome.take(tuttiCommDestroy(part));
   }));
 }
@@ -59,12 +59,12 @@ TEST_CASE("any subset in any order, again and again, while others do something e
       outcome.take(tuttiRecv(&got, 1, tuttiInt32, 4, comm, nullptr));
       outcome.wrong += got != 7;
     };
-    for (int to = 0; to < 3; to++) pass_token(to, true, true);  // makes the links: the next ones need not wait
+    for (int to = 0; to < 3; to++) pass_token(to, true, true);  // makes the links, so that later sends need not wait
     for (const auto& list : lists) {
       const int* place = std::find(list, list + 3, rank);
       if (place == list + 3) continue;
       tuttiComm_t part = nullptr;
-      // A message that is on its way meanwhile does not disturb.
+      // A message under way at that time does no harm.
       const int to = list[0] == 4 ? list[1] : list[0];
       pass_token(to, true, false);
       outcome.take(tuttiCommCreateGroup(comm, list, 3, &part, nullptr));
@@ -113,7 +113,7 @@ TEST_CASE("members whose lists differ are told both lists") {
     if (rank < 2)
       outcome.take(tuttiCommCreateGroup(comm, list.data(), static_cast<int>(list.size()), &part, &config));
     else
-      outcome.take(tuttiBarrier(comm, nullptr));  // waits for the others, and is told, too
+      outcome.take(tuttiBarrier(comm, nullptr));  // waits for the others, and is told of the error, too
     outcome.wrong += part != nullptr;
   });
   check_both_told(outcomes, tuttiInvalidUsage,
@@ -156,7 +156,7 @@ TEST_CASE("a listed rank that does not call is missed in time") {
     outcome.take(tuttiBarrier(comm, nullptr));
     outcome.wrong += rank != absent && part != nullptr;
   });
-  // A rank that was there before may be missed only when the new group meets: then the old one goes on.
+  // A rank that took part before may be missed only at the new group's meeting; then the old group still works.
   const Outcome& waited = outcomes[static_cast<size_t>(1 - absent)];
   INFO(waited.message);
   CHECK(waited.code == tuttiTimeout);
@@ -208,11 +208,11 @@ TEST_CASE("a group with several ids meets through the first") {
   CHECK(std::string(tuttiGetLastError(nullptr)).find("commIds[1]: these 128 bytes") != std::string::npos);
 }
 
-// As after the process that made the second id has ended: nobody listens there.
+// As if the process that made the second id had ended: nobody listens there.
 TEST_CASE("a group meets though another id's root does not answer") {
   constexpr int kRanks = 12;
   tuttiUniqueId ids[2] = {new_id(), new_id()};
-  ids[1].internal[5] = 1, ids[1].internal[6] = 0;  // its port
+  ids[1].internal[5] = 1, ids[1].internal[6] = 0;  // the port in the id
   tuttiComm_t comms[kRanks] = {};
   CHECK(tuttiGroupStart() == tuttiSuccess);
   for (int r = kRanks - 1; r >= 0; r--)
@@ -244,7 +244,7 @@ TEST_CASE("a rank that cannot start a listed group says why, and the others say 
     outcome.wrong += code != (rank == 0 ? tuttiInvalidUsage : tuttiRemoteError) || part != nullptr;
     outcome.wrong += !contains(tuttiGetLastError(nullptr), says);
     unsetenv("TUTTI_SOCKET_IFNAME");
-    outcome.take(tuttiCommCreateGroup(comm, both, 2, &part, nullptr));  // the old one goes on
+    outcome.take(tuttiCommCreateGroup(comm, both, 2, &part, nullptr));  // the old group still works
     outcome.take(tuttiCommDestroy(part));
     outcome.take(tuttiCommFinalize(comm));
     outcome.take(tuttiCommDestroy(comm));

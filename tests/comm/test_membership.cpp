@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kFull = 8, kFew = 2;
 
-// What the processes of a test share.
+// Memory that the processes of a test share.
 struct Shared {
   std::atomic<int64_t> died_ns{0};
   std::atomic<int> deaths{0}, recovered_ms[kFull], wrong{0}, sums{0}, joined{0}, has_id{0};
@@ -40,7 +40,7 @@ int rank_of(tuttiComm_t comm) {
   return tuttiCommUserRank(comm, &rank) == tuttiSuccess ? rank : -1;
 }
 
-// All ranks add the same up, so the sum tells how many they were.
+// All ranks add the same values, so the sum tells how many ranks there were.
 tuttiResult_t add_up(tuttiComm_t comm, Shared& shared) {
   std::vector<int> in(1000), out(1000);
   for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<int>(i) % 7 + 1;
@@ -52,7 +52,7 @@ tuttiResult_t add_up(tuttiComm_t comm, Shared& shared) {
   return code;
 }
 
-// Replaces `comm` by one of those that are left.
+// Replaces `comm` by a communicator of the survivors.
 tuttiResult_t shrink(tuttiComm_t& comm, const tuttiConfig_t* config = nullptr) {
   tuttiComm_t smaller = nullptr;
   const tuttiResult_t code = tuttiCommShrink(comm, nullptr, 0, &smaller, config, TUTTI_SHRINK_DEFAULT);
@@ -71,7 +71,7 @@ tuttiResult_t grow(tuttiComm_t& comm, int n_ranks, const tuttiUniqueId* id) {
   return code;
 }
 
-// Sums until the group has kFew ranks; whoever's turn it is dies in the middle.
+// Sums until the group has kFew ranks; the rank whose turn it is dies in the middle.
 tuttiResult_t outlive_deaths(tuttiComm_t& comm, Shared& shared) {
   constexpr int kSumsBetweenDeaths = 40;
   for (int size = size_of(comm), sums = 0; size > kFew;) {
@@ -149,7 +149,7 @@ TEST_CASE("8 ranks sum, die one after another down to 2, and 6 new ones join: no
   std::sort(ms.begin(), ms.end());
   printf("%d sums, %d deaths; the first good sum after a death came within %d ms (median; at most %d)\n",
          shared->sums.load(), shared->deaths.load(), ms[ms.size() / 2], ms.back());
-  fflush(stdout);  // or what is forked later prints it again
+  fflush(stdout);  // else a child prints it again
 }
 
 TEST_CASE("revoked: all ranks' operations end, whatever they are in, and all of them can go on together") {
@@ -161,7 +161,7 @@ TEST_CASE("revoked: all ranks' operations end, whatever they are in, and all of 
       while (waiting < 3) std::this_thread::yield();
       usleep(20'000);
       outcome.take(tuttiCommRevoke(comm, 0));
-      outcome.take(tuttiCommRevoke(comm, 0));  // again: nothing changes
+      outcome.take(tuttiCommRevoke(comm, 0));  // a second revoke changes nothing
     }
     waiting++;
     const tuttiResult_t code = rank == 1 ? tuttiRecv(&value, 1, tuttiFloat, 0, comm, nullptr)
@@ -182,7 +182,7 @@ TEST_CASE("revoked: all ranks' operations end, whatever they are in, and all of 
   for (size_t r = 0; r < outcomes.size(); r++) {
     INFO("rank " << r << ": " << outcomes[r].message);
     CHECK(outcomes[r].wrong == 0);
-    // Only the end of the revoked communicator says that it was broken.
+    // The error comes from the end of the revoked communicator.
     CHECK(outcomes[r].code == (r == 0 ? tuttiInvalidUsage : tuttiRemoteError));
     CHECK(contains(outcomes[r].message, "tuttiCommRevoke"));
   }
@@ -208,7 +208,7 @@ TEST_CASE("with config.majority only the greater part goes on, or the half with 
         while (add_up(comm, *shared) == tuttiSuccess) continue;
         outcome.take(shrink(comm));
         if (outcome.code == tuttiSuccess) outcome.take(add_up(comm, *shared));
-        // Others may still be in that sum.
+        // Others may not have finished that sum yet.
         if (outcome.code == tuttiSuccess) outcome.take(tuttiCommFinalize(comm));
       },
       &config);
@@ -240,7 +240,7 @@ TEST_CASE("tuttiCommAbort ends a tuttiCommShrink or tuttiCommGrow that waits for
                    : tuttiCommShrink(comm, nullptr, 0, &made, nullptr, TUTTI_SHRINK_DEFAULT);
       outcome.message = tuttiGetLastError(nullptr);
     });
-    usleep(100'000);  // most often it waits by now; if not it is refused
+    usleep(100'000);  // usually the thread waits by now; else its call is refused
     outcome.take(tuttiCommAbort(comm));
     waits.join();
     outcome.wrong += made != nullptr || code == tuttiSuccess || code == tuttiTimeout;
@@ -295,7 +295,7 @@ TEST_CASE("any rank of a communicator may be the one that gives the id by which 
   }));
 }
 
-// Rank 1 says to the others what it says in a split or when a group grows, and dies before it comes to the new one.
+// Rank 1 does its part of a split or growth on the old communicator, and dies before it gets to the new one.
 TEST_CASE("a rank that dies on its way to a new group is named soon, not after the limit for creations",
           "[processes]") {
   const bool splits = GENERATE(true, false);
@@ -304,7 +304,7 @@ TEST_CASE("a rank that dies on its way to a new group is named soon, not after t
       std::vector<char> mine(128), all(3 * mine.size());
       if (splits) tuttiAllGather(mine.data(), all.data(), 8, tuttiInt8, comm, nullptr);
       tuttiAllGather(mine.data(), all.data(), mine.size(), tuttiInt8, comm, nullptr);
-      usleep(100000);  // till the others have all of it
+      usleep(100000);  // until the others have all of its data
       raise(SIGKILL);
     }
     tuttiUniqueId id{};
@@ -350,7 +350,7 @@ TEST_CASE("who waits to join a group is told when that loses a rank and cannot g
   Processes group(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     if (rank == 1) {
       while (told->has_id == 0) usleep(1000);
-      usleep(300'000);  // most often the newcomer waits by then
+      usleep(300'000);  // usually the newcomer waits by then
       raise(SIGKILL);
     }
     outcome.take(tuttiGetUniqueId(&told->id));
@@ -376,7 +376,7 @@ TEST_CASE("who waits to join a group is told when that loses a rank and cannot g
 TEST_CASE("an abort ends a growth that is being called off", "[processes]") {
   auto* const shared = shared_between_processes<Shared>();
   Processes group(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-    if (rank == 1) {  // the meeting is in its process
+    if (rank == 1) {  // its process has the meeting
       outcome.take(tuttiGetUniqueId(&shared->id));
       shared->has_id = 1;
       raise(SIGKILL);
@@ -385,7 +385,7 @@ TEST_CASE("an abort ends a growth that is being called off", "[processes]") {
     std::thread aborter([&] {
       tuttiResult_t error = tuttiSuccess;
       while (error == tuttiSuccess && tuttiCommGetAsyncError(comm, &error) == tuttiSuccess) usleep(1000);
-      usleep(300'000);  // it is called off by then, for five seconds
+      usleep(300'000);  // by then the growth is being called off, which takes five seconds
       const double begin = now_seconds();
       outcome.take(tuttiCommAbort(comm));
       outcome.seconds = now_seconds() - begin;

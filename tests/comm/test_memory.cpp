@@ -1,4 +1,4 @@
-// Registered memory: operations between processes that read each other's buffers where they lie.
+// Registered memory: operations between processes that read each other's buffers directly.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -8,10 +8,10 @@ using namespace tutti_test;
 
 namespace {
 
-constexpr size_t kCount = kSanitized ? 100001 : 300001;  // some chunks, and an odd end
-constexpr size_t kFewCopied = 8203;                      // copied beforehand where it cannot be exposed
+constexpr size_t kCount = kSanitized ? 100001 : 300001;  // several chunks, and a partial one
+constexpr size_t kFewCopied = 8203;                      // copied in advance where it cannot be exposed
 
-// A buffer for kCount + 1 integers, by one of the ways there are.
+// A buffer for kCount + 1 integers, allocated in one of the possible ways.
 struct Buffer {
   enum Kind { kAllocated, kMemfd, kPrivate };
 
@@ -26,7 +26,7 @@ struct Buffer {
     memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, shared, fd, 0);
     outcome.take(tuttiCommRegister(comm, memory, kBytes, &handle_));
     outcome.wrong += handle_ == nullptr;
-    if (fd >= 0) close(fd);  // what is registered needs it no more
+    if (fd >= 0) close(fd);  // a registration does not need it
   }
   void free(Outcome& outcome) {
     if (kind_ == kAllocated) return outcome.take(tuttiMemFree(memory));
@@ -64,7 +64,7 @@ void check_operations(const Buffer& in, const Buffer& out, size_t count, int ran
   fill(in.data(), count, rank);
   outcome.take(tuttiAllReduce(in.data(), out.data(), count, tuttiInt32, tuttiSum, comm, nullptr));
   outcome.wrong += count_wrong(out.data(), count, sum) + count_wrong(in.data(), count, rank + 1);
-  // The buffer may be written again at once: nobody reads it any more.
+  // The buffer may be overwritten at once: nobody reads it any more.
   fill(in.data(), count, rank);
   outcome.take(tuttiAllReduce(in.data(), in.data(), count, tuttiInt32, tuttiSum, comm, nullptr));
   outcome.wrong += count_wrong(in.data(), count, sum);
@@ -102,7 +102,7 @@ TEST_CASE("operations on memory of every kind, between processes", "[long]") {
     const Buffer::Kind kinds[] = {Buffer::kAllocated, Buffer::kMemfd, Buffer::kPrivate};
     for (const auto in_kind : kinds)
       for (const auto out_kind : kinds) {
-        // Ranks may differ.
+        // Kinds may differ between ranks.
         Buffer in(rank == 1 ? out_kind : in_kind, comm, outcome), out(out_kind, comm, outcome);
         for (const size_t count : {kCount, kFewCopied}) check_operations(in, out, count, rank, n, comm, outcome);
         in.free(outcome);
@@ -151,8 +151,8 @@ TEST_CASE("registering: what cannot be is refused with the reason") {
     refused(tuttiCommRegister(comm, reinterpret_cast<void*>(4096), 1, &handle), "not mapped");
     refused(tuttiCommDeregister(comm, reinterpret_cast<void*>(77)), "not a live registration");
     outcome.take(tuttiCommDeregister(comm, nullptr));
-#ifndef TUTTI_TEST_TSAN  // which takes a look at a descriptor that another thread closes for a race
-    // A shared mapping whose file cannot be opened for others: without effect, as shared memory that has no file.
+#ifndef TUTTI_TEST_TSAN  // it reports a race on a descriptor that another thread closes
+    // A shared mapping whose file others cannot open: no effect, as with shared memory that has no file.
     const int fd = open("/proc/self/exe", O_RDONLY);
     void* const unopened = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
     close(fd);
@@ -160,7 +160,7 @@ TEST_CASE("registering: what cannot be is refused with the reason") {
     outcome.take(tuttiCommDeregister(comm, handle));
     munmap(unopened, 4096);
 #endif
-    outcome.take(tuttiCommRegister(comm, &byte, 1, &handle));  // private memory: without effect
+    outcome.take(tuttiCommRegister(comm, &byte, 1, &handle));  // private memory: no effect
     tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
     outcome.take(tuttiCommMemStats(comm, &stats));
     outcome.wrong += stats.registeredBytes != 1;

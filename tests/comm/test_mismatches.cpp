@@ -1,4 +1,4 @@
-// Every argument on which ranks have to agree, with one rank that gives another one: all end with an error that names
+// Every argument that ranks must agree on, with one rank that passes a different one: all end with an error that names
 // both calls, and none of them takes wrong data for a result.
 #include <algorithm>
 #include <array>
@@ -37,7 +37,7 @@ struct Args {
   tuttiDataType_t type = tuttiInt32;
   tuttiRedOp_t op = tuttiSum;
   int root = 0;
-  std::array<size_t, kMostRanks> counts{3, 4, 5}, displs{5, 1, 8};  // of unequal blocks
+  std::array<size_t, kMostRanks> counts{3, 4, 5}, displs{5, 1, 8};  // for unequal blocks
 };
 
 size_t total(const Args& args, int n) {
@@ -57,7 +57,7 @@ bool has_root(What what) {
   return what == What::kReduce || what == What::kBroadcast || what == What::kGather || what == What::kScatter;
 }
 
-// As errors have it.
+// As error messages write the call.
 std::string text_of(const Args& args, int n) {
   std::string text = kNames[static_cast<int>(args.what)];
   if (args.what == What::kBarrier) return text;
@@ -95,7 +95,7 @@ int reduced(const Args& args, int n, size_t i) {
   return args.op == tuttiSum ? sum : value_of(n - 1, i);
 }
 
-// One rank's call, and what it has to give if it succeeds.
+// One rank's call, and the check of its result if it succeeds.
 class Member {
  public:
   Member(const Args& args, int rank, int n)
@@ -161,13 +161,13 @@ class Member {
 struct Setting {
   int n;
   const char* transport;
-  const char* algo;  // empty: as the library likes
+  const char* algo;  // empty: the library's choice
 
   tuttiConfig_t config() const {
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
     config.transports = transport;
     config.algo = *algo == 0 ? nullptr : algo;
-    config.opTimeoutSeconds = 20;  // a hang is an error of another kind
+    config.opTimeoutSeconds = 20;  // a hang ends with a different error
     return config;
   }
   std::string text() const {
@@ -176,7 +176,7 @@ struct Setting {
   }
 };
 
-// Rank `odd_rank` calls `odd`, the others `usual`; first all of them call both, where everything is `used` before.
+// Rank `odd_rank` calls `odd`, the others `usual`. With `used`, all ranks first make both calls successfully.
 std::vector<Outcome> run_mismatch(const Setting& setting, const Args& usual, const Args& odd, int odd_rank, bool used) {
   const tuttiConfig_t config = setting.config();
   return run_threads(setting.n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
@@ -185,7 +185,7 @@ std::vector<Outcome> run_mismatch(const Setting& setting, const Args& usual, con
       Member(odd, rank, setting.n).run(comm, outcome);
     }
     Member(rank == odd_rank ? odd : usual, rank, setting.n).run(comm, outcome);
-    if (outcome.code == tuttiSuccess) outcome.take(tuttiCommFinalize(comm));  // who received nothing learns of it here
+    if (outcome.code == tuttiSuccess) outcome.take(tuttiCommFinalize(comm));  // a rank that got nothing learns it here
   });
 }
 
@@ -218,7 +218,7 @@ const char* any_transport() {
 TEST_CASE("one rank calls another operation, or the same with another count, type, operator or root", "[waits]") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   if (kSanitized && setting.n == 2) return;
-  // With the library's own choice each difference is on each rank in turn, else on one of them.
+  // With the library's own choice every rank makes each difference once, otherwise one rank does.
   const bool is_on_each = *setting.algo == 0 && !kSanitized;
   int turn = 0;
   const auto differ = [&](const Args& usual, const Args& odd) {
@@ -254,7 +254,7 @@ TEST_CASE("other algorithms of all-reduce find differences as well") {
 TEST_CASE("one rank has other blocks, with the same elements in all or not", "[waits]") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   const What what = GENERATE(What::kAllGatherv, What::kReduceScatterv);
-  // Small ones are copied, large ones exposed and sent in several messages.
+  // Small blocks are copied, large ones exposed and sent in several messages.
   const size_t scale = GENERATE(1, kSanitized ? 9'000 : 12'000);
   const bool is_usual = *setting.algo == 'r' || *setting.algo == 0;
   if (kSanitized && (setting.n == 2 || scale == 1 || !is_usual)) return;
@@ -265,7 +265,7 @@ TEST_CASE("one rank has other blocks, with the same elements in all or not", "[w
   }
   int odd_rank = 0;
   for (int more = 0; more < setting.n; more++)
-    for (int less = 0; less < setting.n; less++, odd_rank++) {  // a block that is `more` and `less` is only more
+    for (int less = 0; less < setting.n; less++, odd_rank++) {  // one block: it is only larger
       if (kSanitized && less != more && less != (more + 1) % setting.n) continue;
       Args odd = usual;
       const auto first = static_cast<size_t>(more == less ? more : std::min(more, less));
@@ -310,7 +310,7 @@ TEST_CASE("a rank that has waited for long states its blocks, too") {
       waiting.look({{1, waits_in, {}, recorder_of_waiting.memory().place_text(7)}, Standing::Doing::kCalls, 7});
   REQUIRE(stated);
   other.hear(stated.value());
-  CHECK(static_cast<bool>(other.check()));  // it has yet to call
+  CHECK(static_cast<bool>(other.check()));  // this rank has not called yet
   set_place(name_place("all_gather at other.py:2"));
   call(other, recorder_of_other, {3, 5, 4});
   set_place(0);
@@ -366,7 +366,7 @@ TEST_CASE("where a rank puts the blocks that it gathers is its own affair") {
 
 namespace {
 
-// An all-to-all of 2 elements between each two ranks, but that this rank sends or expects one more at `peer`.
+// An all-to-all of 2 elements between every two ranks, except that this rank sends or expects more at `peer`.
 tuttiResult_t exchange(tuttiComm_t comm, int n, tuttiDataType_t type, size_t more_to, size_t more_from, int peer) {
   constexpr size_t kRoom = 8;
   std::array<size_t, kMostRanks> sends{2, 2, 2}, receives{2, 2, 2}, at{0, kRoom, 2 * kRoom};

@@ -1,4 +1,4 @@
-// Creation and finalization that go on in the background.
+// Creation and finalization in the background.
 #include <poll.h>
 
 #include "comm/ranks.h"
@@ -13,7 +13,7 @@ tuttiConfig_t non_blocking() {
   return config;
 }
 
-// Asks until it is done, like a program that has other things to do.
+// Polls until it is done, like a program that has other things to do.
 tuttiResult_t outcome_of(tuttiComm_t comm) {
   tuttiResult_t state = tuttiInProgress;
   for (const double end = now_seconds() + 60; state == tuttiInProgress && now_seconds() < end; poll(nullptr, 0, 1))
@@ -25,7 +25,7 @@ bool mentions(const char* text) {
   return std::string(tuttiGetLastError(nullptr)).find(text) != std::string::npos;
 }
 
-// Whether what needs a communicator is refused, and says why.
+// How many calls that need a finished communicator are not refused with the reason.
 size_t wrongly_usable(tuttiComm_t comm) {
   int number = -1;
   float data = 1;
@@ -53,7 +53,7 @@ TEST_CASE("one thread creates, uses and finalizes all ranks in the background") 
   for (int r = 0; r < n; r++) {
     CHECK(tuttiCommInitRankConfig(&comms[r], n, id, r, &config) == tuttiInProgress);
     REQUIRE(comms[r] != nullptr);
-    if (r == 0) {  // nothing else has come, so it cannot be done
+    if (r == 0) {  // no other rank is there, so it cannot be done
       CHECK(wrongly_usable(comms[r]) == 0);
       tuttiResult_t state = tuttiSuccess;
       CHECK(tuttiCommGetAsyncError(comms[r], &state) == tuttiSuccess);
@@ -61,7 +61,7 @@ TEST_CASE("one thread creates, uses and finalizes all ranks in the background") 
     }
   }
   if (grouped) {
-    // The refused calls above spoilt the group, though not what had begun in the background.
+    // The refused calls above spoilt the group, but not the creations in the background.
     CHECK(tuttiGroupEnd() == tuttiInvalidUsage);
   }
   for (int r = 0; r < n; r++) REQUIRE(outcome_of(comms[r]) == tuttiSuccess);
@@ -92,7 +92,7 @@ TEST_CASE("the end of a group says that creations go on") {
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
-// The stream's operation is called first, and begins later than the small one after it could.
+// The stream's operation is called first, but starts later than the small one after it could start.
 TEST_CASE("a communicator that was made in the background keeps the order of calls, small ones and those on streams") {
   const tuttiConfig_t config = non_blocking();
   const tuttiUniqueId id = new_id();
@@ -127,11 +127,11 @@ TEST_CASE("a creation that waits for a rank that never comes can be ended") {
   const tuttiConfig_t config = non_blocking();
   tuttiComm_t comm = nullptr;
   REQUIRE(tuttiCommInitRankConfig(&comm, 2, id_of_few(), 1, &config) == tuttiInProgress);
-  poll(nullptr, 0, GENERATE(0, 100));  // before it has met the root, or after
+  poll(nullptr, 0, GENERATE(0, 100));  // before it reaches the root, or after
   int count = 0;
   CHECK(tuttiCommCount(comm, &count) == tuttiInvalidUsage);
   CHECK(tuttiGetLastError(comm) == std::string(tuttiGetLastError(nullptr)));
-  CHECK(mentions("still in progress"));  // that it goes on is no error of its own
+  CHECK(mentions("still in progress"));  // progress is not an error of its own
   const bool abort = GENERATE(false, true);
   CHECK((abort ? tuttiCommAbort(comm) : tuttiCommDestroy(comm)) == tuttiSuccess);
   CHECK(tuttiCommDestroy(comm) == tuttiInvalidArgument);
@@ -178,7 +178,7 @@ TEST_CASE("a creation that fails in the background says so until it is destroyed
   float data = 1;
   CHECK(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, comm, nullptr) == tuttiTimeout);
   CHECK(tuttiCommDestroy(comm) == tuttiTimeout);
-  // What is wrong with the arguments is said at once.
+  // Wrong arguments are reported at once.
   config.blocking = 2;
   CHECK(tuttiCommInitRankConfig(&comm, 1, id_of_few(), 0, &config) == tuttiInvalidArgument);
   CHECK(mentions("config.blocking=2"));

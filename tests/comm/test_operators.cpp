@@ -1,4 +1,4 @@
-// Operators made by the program: sums whose inputs each rank multiplies first.
+// Operators that the program creates: sums whose inputs each rank multiplies first.
 #include "comm/ranks.h"
 
 using namespace tutti_test;
@@ -77,11 +77,11 @@ void check_products(tuttiDataType_t type, const tuttiConfig_t* config) {
   constexpr int n = 3;
   constexpr size_t kBlock = 20011;
   require_success(run_threads(n, config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-    const auto residence = rank == 1 ? tuttiScalarDevice : tuttiScalarHostImmediate;  // each as it likes
+    const auto residence = rank == 1 ? tuttiScalarDevice : tuttiScalarHostImmediate;  // ranks need not agree
     T factor = factor_of<T>(rank);
     tuttiRedOp_t op = tuttiSum;
     outcome.take(tuttiRedOpCreatePreMulSum(&op, &factor, type, residence, comm));
-    if (residence == tuttiScalarHostImmediate) factor = 0;  // it was copied
+    if (residence == tuttiScalarHostImmediate) factor = 0;  // it was copied, so this has no effect
     const auto count_wrong = [&](const std::vector<T>& got, size_t begin) {
       for (size_t i = 0; i < got.size(); i++) outcome.wrong += got[i] != product_sum<T>(n, begin + i);
     };
@@ -126,7 +126,7 @@ TEST_CASE("a scalar that stays the caller's is read when the operation runs") {
     outcome.take(tuttiStreamCreate(&stream));
     outcome.take(tuttiRedOpCreatePreMulSum(&immediate, &factor, tuttiFloat, tuttiScalarHostImmediate, comm));
     outcome.take(tuttiRedOpCreatePreMulSum(&device, &later, tuttiFloat, tuttiScalarDevice, comm));
-    // The stream sets the scalar before it comes to the operations. They outlive their operators.
+    // The stream sets the scalars before it gets to the operations, which outlive their operators.
     const auto set = [](tuttiStream_t, tuttiResult_t, void* to) { *static_cast<float*>(to) = 2; };
     outcome.take(tuttiStreamAddCallback(stream, set, &factor));
     outcome.take(tuttiStreamAddCallback(stream, set, &later));

@@ -1,4 +1,4 @@
-// A lane that has more steps than are bound at a time.
+// A lane with more steps than are bound at a time.
 #include <algorithm>
 #include <cstring>
 
@@ -23,7 +23,7 @@ TEST_CASE("executor: a lane of many steps is bound a page at a time, in every ro
   operation.stream_from_bytes = UINT64_MAX;
   std::vector<float> input(size_t{2 * kPageSteps + 88} * 32), output;
   constexpr uint32_t kChunks = 2 * kPageSteps + 88;
-  const size_t n = size_t{kChunks} * 32;  // two lines a chunk, one line a message: two rounds
+  const size_t n = size_t{kChunks} * 32;  // two cache lines per chunk, one per message: two rounds
   Schedule schedule{.rank = 0, .n_ranks = 2, .n_chunks = kChunks};
   Steps steps;
   const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0};
@@ -50,7 +50,7 @@ TEST_CASE("executor: a lane of many steps is bound a page at a time, in every ro
     CHECK(program.lanes[0].before == 2 * kPageSteps);
     CHECK(
         std::equal(output.begin() + static_cast<long>(n / 2), output.end(), input.begin() + static_cast<long>(n / 2)));
-    std::vector<float> sent;  // the first of each message
+    std::vector<float> sent;  // first element of each message
     for (const std::string& message : to.sent) memcpy(&sent.emplace_back(), message.data(), sizeof(float));
     for (uint32_t c = 0; c < kChunks; c++)
       for (uint32_t round = 0; round < 2; round++) {
@@ -58,7 +58,7 @@ TEST_CASE("executor: a lane of many steps is bound a page at a time, in every ro
         REQUIRE(sent[at] == static_cast<float>(32 * c + 16 * round));
       }
   }
-  // What is worked out beforehand is the whole of it, or nothing.
+  // A small run is prepared for the whole program or not at all.
   Program in_one_round =
       bind_program(program.schedule, {.slot_bytes = 128}, [&](int, uint32_t, bool) { return &link; });
   SmallRun small;

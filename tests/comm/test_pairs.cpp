@@ -1,4 +1,4 @@
-// Two features at a time, each of which is tested elsewhere: what one of them leaves behind must not mislead the other.
+// Two features at a time, each tested elsewhere: the state that one leaves behind must not mislead the other.
 #include <atomic>
 #include <type_traits>
 
@@ -14,7 +14,7 @@ std::vector<int32_t> numbers_of(int rank, size_t count) {
   return data;
 }
 
-// What a stream's callback writes once it is let.
+// A value that a stream's callback writes once `open` is set.
 struct Late {
   int32_t* value;
   int32_t number;
@@ -40,7 +40,7 @@ TEST_CASE("a small operation that has been done before is refused after finalizi
   }));
 }
 
-// A broadcast's root waits for nobody: it would not notice.
+// The root of a broadcast waits for nobody, and would not notice.
 TEST_CASE("a small operation that has been done before ends with its group") {
   std::atomic<bool> received{false};
   const auto outcomes = run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
@@ -80,7 +80,7 @@ TEST_CASE("a small operation that has been done before waits for its stream") {
 TEST_CASE("a small operation that has been done before waits for the end of its group") {
   const tuttiUniqueId id = new_id();
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-  config.opTimeoutSeconds = kSanitized ? 30 : 3;  // an error, not a hang
+  config.opTimeoutSeconds = kSanitized ? 30 : 3;  // fails instead of hanging
   tuttiComm_t comms[2];
   REQUIRE(tuttiGroupStart() == tuttiSuccess);
   for (int r = 0; r < 2; r++) REQUIRE(tuttiCommInitRankConfig(&comms[r], 2, id, r, &config) == tuttiSuccess);
@@ -90,14 +90,14 @@ TEST_CASE("a small operation that has been done before waits for the end of its 
     CHECK(tuttiGroupStart() == tuttiSuccess);
     for (int r = 0; r < 2; r++)
       REQUIRE(tuttiAllReduce(&values[r], &sums[r], 1, tuttiInt32, tuttiSum, comms[r], nullptr) == tuttiSuccess);
-    values[0] = i;  // read when the group ends
+    values[0] = i;  // the group reads it when it ends
     CHECK(tuttiGroupEnd() == tuttiSuccess);
     CHECK((sums[0] == i + 2 && sums[1] == i + 2));
   }
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
-// They share a count, and so where their plans are kept: the blocks of one are as long as all of the other's together.
+// Same count, hence the same place for their plans: a block of one is as long as all blocks of the other together.
 TEST_CASE("blocks of unequal and of equal size by turns, with one count, on one communicator") {
   require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     const auto me = static_cast<size_t>(rank);
@@ -138,7 +138,7 @@ TEST_CASE("blocks of unequal and of equal size by turns, with one count, on one 
   }));
 }
 
-// The plan of an operation is kept by its arguments; the operators of a program are numbers, and some of them are sums.
+// Plans are kept by the operations' arguments; the operators of a program are numbers, and some of them are sums.
 TEST_CASE("a sum, and one of inputs that count several times, by turns, small and large") {
   require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     int32_t factors[] = {2, 3, 5, 7};
@@ -161,7 +161,7 @@ TEST_CASE("a sum, and one of inputs that count several times, by turns, small an
   }));
 }
 
-// All of them small and done before, so that each has its plan where the others might look for theirs.
+// All are small and repeated, so that each has a plan where the lookup of another one could find it.
 TEST_CASE("operations that differ in one thing alone, by turns") {
   require_success(run_threads(3, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     const int32_t small[] = {rank + 1, 10 * (rank + 1)};
@@ -206,7 +206,7 @@ TEST_CASE("a group within a group runs with that") {
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
-// What a message takes is its own affair: who receives the small one knows nothing of the large one.
+// The protocol is chosen per message: the receiver of the small one knows nothing of the large one.
 TEST_CASE("a small message and a large one in one group, to ranks that receive one each") {
   require_success(run_threads(3, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     constexpr size_t kLarge = 500'000;
@@ -258,7 +258,7 @@ TEST_CASE("ranks that encrypt meet, add up over TCP and split") {
   }));
 }
 
-// Values of which each order of adding gives other bits.
+// Values for which every order of adding gives different bits.
 TEST_CASE("a split of a deterministic communicator is deterministic, in its own order of ranks") {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.deterministic = 1;
@@ -290,7 +290,7 @@ TEST_CASE("more than sixteen ranks that give a split one key stay in their order
   }));
 }
 
-// What is sent is written by its own stream, which the other one's end opens.
+// The sent value is written by its own stream, which the other message's end unblocks.
 TEST_CASE("messages that a group has on two streams go when their streams come to them") {
   require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     int32_t value = rank == 1 ? 5 : 0, got = 0;
@@ -393,7 +393,7 @@ TEST_CASE("a group runs nothing if one of its communicators was destroyed in it"
   CHECK(tuttiCommDestroy(comms[0]) == tuttiSuccess);
 }
 
-// The link that a message would come by is made when both call.
+// A link is made when both of its ranks call.
 TEST_CASE("a first message that its sender never calls ends after the limit of operations, and names the sender") {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.opTimeoutSeconds = 1;
@@ -450,13 +450,13 @@ TEST_CASE("a group whose stream is gone at its end fails, and its communicator g
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
-// What is exposed has to be read before its sender may go on.
+// An exposed message must be read before its sender may go on.
 TEST_CASE("with TUTTI_PROTO=copy who sends does not wait until that is read, a message or a broadcast") {
   const bool broadcasts = GENERATE(false, true);
   constexpr size_t kBytes = 100'000;
   setenv("TUTTI_PROTO", "copy", 1);
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-  config.opTimeoutSeconds = kSanitized ? 30 : 3;  // an error, not a hang
+  config.opTimeoutSeconds = kSanitized ? 30 : 3;  // fails instead of hanging
   config.transports = "shm";
   std::atomic<int> sent{0};
   std::atomic<bool> has_failed{false};

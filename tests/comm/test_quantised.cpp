@@ -1,4 +1,4 @@
-// tuttiAllReduceQuantized: within its bound, the same bits on all ranks, and its mistakes named.
+// tuttiAllReduceQuantized: error within the bound, the same bits on all ranks, and mistakes reported by name.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,7 +13,7 @@ namespace {
 
 struct WireCase {
   tuttiDataType_t wire;
-  double per_magnitude;  // tutti.h's bound
+  double per_magnitude;  // the bound in tutti.h
 };
 constexpr WireCase kWires[] = {{tuttiInt8, 126}, {tuttiFloat8e4m3, 13.5}};
 
@@ -21,7 +21,7 @@ std::vector<float> floats_of(int rank, size_t count) {
   std::mt19937 random(static_cast<uint32_t>(rank) * 7919 + static_cast<uint32_t>(count));
   std::normal_distribution<float> normal;
   std::vector<float> values(count);
-  // Blocks of very different sizes, some of nothing.
+  // Blocks of very different magnitudes, some all zero.
   for (size_t i = 0; i < count; i++) values[i] = normal(random) * static_cast<float>(std::pow(10.0, i / 100 % 7) - 1);
   return values;
 }
@@ -100,8 +100,8 @@ TEST_CASE("quantised averages, and blocks of every size") {
   for (const size_t block : {64, 128, 192, 256}) check_sums(4, 5000, block, kWires[block % 128 == 0 ? 0 : 1], true);
 }
 
-// What is large goes in slices. First such that nothing is lost: each block has 127 as its largest, times a power of
-// two, and so have the sums. Then any: what results lack is in the ranks' errors.
+// Large sums are done in slices. First with values that lose nothing: the largest of each block is 127 times a power of
+// two, and so is that of the sums. Then with any values: what is missing from the results is in the ranks' errors.
 TEST_CASE("large quantised sums") {
   constexpr size_t kCount = kSanitized ? 1'100'001 : 3'300'001, kBlockElems = 64;
   const auto base = [](size_t i) { return static_cast<float>(i % kBlockElems == 0 ? 127 : i * 7919 % 128); };
@@ -140,7 +140,7 @@ TEST_CASE("a block that is not finite becomes NaNs on all ranks, and others do n
 TEST_CASE("a block with more than 2^127 becomes NaNs, whosever it is, though the average is less") {
   require_success(run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     for (const bool sum_is_less : {false, true}) {
-      std::vector<float> data(3 * 64, 1.0f);  // a block for each rank to add up
+      std::vector<float> data(3 * 64, 1.0f);  // one block for each rank to reduce
       for (size_t block = 0; block < 3; block++) {
         if (rank == 1) data[block * 64] = 0x1.8p127f;
         if (rank == 2 && sum_is_less) data[block * 64] = -0x1p126f;
@@ -183,7 +183,7 @@ TEST_CASE("ranks that quantise differently are told so") {
     CHECK(contains(outcome.message, "in blocks of 64"));
     CHECK(contains(outcome.message, "in blocks of 128"));
   }
-  // Also when each has made its links before.
+  // Also after a good call that has made the links.
   const auto counts = call_differently([](int rank, float* data, tuttiComm_t comm) {
     const tuttiResult_t first = reduce(data, 1000, tuttiInt8, 64, comm);
     if (first != tuttiSuccess) return first;
@@ -235,7 +235,7 @@ TEST_CASE("with error feedback all results together lack what the errors say") {
             lacks += static_cast<double>(errors[r][i]);
             size += std::fabs(static_cast<double>(inputs[r][i]));
           }
-          // The other way round, float's rounding aside, of numbers as large as the block's largest.
+          // Result plus errors gives the exact sum, up to float's rounding of numbers as large as the block's largest.
           const size_t block = i / kBlock * kBlock;
           for (size_t j = block; j < std::min(kCount, block + kBlock); j++)
             for (const auto& input : inputs) size = std::max(size, std::fabs(static_cast<double>(input[j])));

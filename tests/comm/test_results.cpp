@@ -143,7 +143,7 @@ TEST_CASE("streams run in order, several at once, and report errors when asked")
     tuttiStream_t streams[2];
     for (auto& stream : streams) outcome.take(tuttiStreamCreate(&stream));
     std::vector<std::vector<int32_t>> buffers(20, std::vector<int32_t>(1000, rank + 1));
-    for (size_t k = 0; k < buffers.size(); k++)  // each twice on one stream: the order shows in the value
+    for (size_t k = 0; k < buffers.size(); k++)  // twice on one stream: the value shows the order
       for (int twice = 0; twice < 2; twice++)
         outcome.take(tuttiAllReduce(buffers[k].data(), buffers[k].data(), buffers[k].size(), tuttiInt32, tuttiSum, comm,
                                     streams[k % 2]));
@@ -153,7 +153,7 @@ TEST_CASE("streams run in order, several at once, and report errors when asked")
     }
     for (const auto& buffer : buffers)
       for (const int32_t value : buffer) outcome.wrong += value != 6 * n;
-    // On the caller's thread again, behind what is queued.
+    // On the caller's thread again, after the queued operations.
     int32_t one = 1;
     outcome.take(tuttiAllReduce(buffers[0].data(), buffers[0].data(), 1000, tuttiInt32, tuttiMax, comm, streams[0]));
     outcome.take(tuttiAllReduce(&one, &one, 1, tuttiInt32, tuttiSum, comm, nullptr));

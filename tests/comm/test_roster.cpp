@@ -1,4 +1,4 @@
-// What ranks make of each other's introductions.
+// What ranks derive from each other's introductions.
 #include "comm/roster.h"
 
 #include "catch.h"
@@ -75,7 +75,7 @@ TEST_CASE("ranks of which one is to do something otherwise are told what, each o
 
 TEST_CASE("where machines differ, no CPUs that ranks are bound to change the algorithm of a sum") {
   using namespace tutti;
-  // Four ranks on a machine of 2 CPUs, and four on one of 8, of which they use so many.
+  // Four ranks on a machine of 2 CPUs, and four on a machine of 8, of which they use `used`.
   const auto choices = [](int used) {
     std::vector<std::string> said;
     for (int rank = 0; rank < 8; rank++) {
@@ -137,7 +137,7 @@ std::shared_ptr<const Roster> roster_of(const std::vector<Told>& all) {
 }  // namespace
 
 TEST_CASE("hosts that are far from each other get messages of as many bytes as are under way, and connections") {
-  constexpr uint64_t kFarNs = 80'000'000, kUnderWay = 2 * 25'000'000 * 8 / 100;  // twice
+  constexpr uint64_t kFarNs = 80'000'000, kUnderWay = 2 * 25'000'000 * 8 / 100;  // twice the bytes in flight
   const MessageSizes near = roster_of({{1, 0}, {2, 4'000'000}})->sizes;
   CHECK(near.slot_bytes == kTcpMessageBytes);
   CHECK(near.connections == 0);
@@ -145,15 +145,15 @@ TEST_CASE("hosts that are far from each other get messages of as many bytes as a
   CHECK(far.slot_bytes == kUnderWay / kTcpMessageBytes * kTcpMessageBytes);
   CHECK(far.connections == 15);
   CHECK(far.slots == 2);
-  // It takes all kernels to do without.
+  // One connection is enough only if all kernels pace their sending.
   CHECK(roster_of({{1, 0, 1}, {2, kFarNs, 0}})->sizes.connections == 15);
   CHECK(roster_of({{1, 0, 1}, {2, kFarNs, 1}})->sizes.connections == 0);
-  // Where all are as far from where they meet, nobody knows whether they are from each other.
+  // If all hosts are equally far from the meeting, it is unknown how far they are from each other.
   CHECK(roster_of({{1, kFarNs}, {2, kFarNs}})->sizes.slot_bytes == kTcpMessageBytes);
-  // Ranks of a host that meet through its first one: each sends its part.
+  // Ranks of a host that meet through its first rank: each sends its part.
   const MessageSizes shared = roster_of({{1, 0}, {1, 0}, {2, 0}, {2, kFarNs}})->sizes;
   CHECK(shared.slot_bytes == kUnderWay / 2 / kTcpMessageBytes * kTcpMessageBytes);
-  // A measured distance decides nothing else; one that a file names does.
+  // A measured distance decides nothing else; a distance from a file does.
   CHECK(roster_of({{1, 0}, {2, kFarNs}})->facts.wire_latency_ns == 0);
   const auto described = roster_of({{1, 0, 0, kFarNs / 2}, {2, 0, 0, kFarNs / 2}});
   CHECK(described->facts.wire_latency_ns == kFarNs / 2);

@@ -1,4 +1,4 @@
-// 16- and 8-bit floats: sums of many ranks are made in float and rounded once, against sums in double.
+// 16- and 8-bit floats: sums of many ranks are made in float and rounded once; compared with sums in double.
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -45,7 +45,7 @@ double unit_in_last_place(const Format& f, double value) {
   return std::ldexp(1.0, exponent - f.mantissa_bits);
 }
 
-// Of both signs and of magnitudes around 1, so that most sums round at every step that rounds.
+// Both signs and magnitudes around 1, so that most sums would round at every step that rounds.
 std::vector<uint8_t> inputs(const Format& f, int rank, size_t count) {
   std::mt19937 random(static_cast<uint32_t>(rank * 100 + f.type));
   const int bias = (1 << (f.exponent_bits - 1)) - 1;
@@ -60,7 +60,7 @@ std::vector<uint8_t> inputs(const Format& f, int rank, size_t count) {
   return data;
 }
 
-// What the ranks' inputs add up to. All ranks and operations compare with the same sums.
+// The exact sums of the ranks' inputs, the same for all ranks and operations.
 struct Exact {
   Exact(const Format& f, int n, size_t count) : sums(count) {
     for (int rank = 0; rank < n; rank++) {
@@ -71,7 +71,7 @@ struct Exact {
   std::vector<double> sums;
 };
 
-// Half a unit in the last place for the one rounding, and what n additions in float may lose.
+// Allows half a unit in the last place for the one rounding, and the error of n additions in float.
 size_t count_wrong(const Format& f, int n, int op, const Exact& exact, size_t first, const std::vector<uint8_t>& data,
                    size_t elems) {
   size_t wrong = 0;
@@ -115,7 +115,7 @@ TEST_CASE("sums of small floats are rounded once, whatever the algorithm that wa
 
 namespace {
 
-// All that sums of small floats come to on a rank, by an algorithm.
+// The bits of all sums of small floats on each rank, with one algorithm.
 std::vector<std::vector<uint8_t>> all_sums(int n, const char* algo) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.algo = algo;
@@ -161,7 +161,7 @@ TEST_CASE("sums of small floats have the same bits in one step and along a chain
   CHECK(all_sums(n, "chain") == all_sums(n, "direct"));
 }
 
-// Beyond 32 MiB of floats. Three times 1, 2 and 4 are each one and a half exponents more.
+// More than 32 MiB of floats. Three times 1, 2 and 4 are each one and a half exponents larger.
 TEST_CASE("a sum of small floats that is made a piece at a time has each piece in its place") {
   constexpr size_t kCount = (8 << 20) + 1000;
   if (kSanitized) return;

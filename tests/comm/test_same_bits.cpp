@@ -1,4 +1,4 @@
-// The same program gives the same bits in every run: random programs of reductions, again and again in other
+// The same program gives the same bits in every run: random programs of reductions, run repeatedly in different
 // surroundings.
 #include <atomic>
 #include <random>
@@ -10,12 +10,12 @@ using namespace tutti_test;
 
 namespace {
 
-// What must not matter.
+// What must make no difference.
 struct Surroundings {
   const char* name;
   const char *slot_bytes = "", *proto = "", *stream_from = "";
   bool registered = false, in_place = false, pinned = false, busy = false, delays = false, streams = false;
-  bool more_before = false;  // another history
+  bool more_before = false;  // other operations run first
 };
 constexpr Surroundings kSurroundings[] = {
     {"as it comes"},
@@ -54,7 +54,7 @@ std::vector<Step> random_program(unsigned seed, int n_ranks) {
   return program;
 }
 
-// Finite numbers of all magnitudes below 2, by what every rank can work out.
+// Finite numbers of all magnitudes below 2, which every rank can compute.
 void fill(char* data, const Step& step, size_t elems, uint64_t seed) {
   const uint64_t first_of_exponent = uint64_t{1} << (8 * step.elem_bytes - 2);
   uint64_t state = seed * 0x9e3779b97f4a7c15;
@@ -139,7 +139,7 @@ Bits run_program(int n, const char* transports, unsigned seed, const Surrounding
   std::vector<std::thread> ranks;
   for (int r = 0; r < n; r++)
     ranks.emplace_back([&, r] {
-      if (where.pinned) stay_on({cpus_here().front()});  // before the others are told of its CPUs
+      if (where.pinned) stay_on({cpus_here().front()});  // before the other ranks are told of its CPUs
       Outcome& outcome = outcomes[static_cast<size_t>(r)];
       tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
       config.transports = transports;

@@ -1,4 +1,4 @@
-// Those who are left go on: new communicators out of old ones that lost ranks, or leave some behind.
+// The survivors go on: new communicators out of old ones that lost ranks, or that leave some behind.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,7 +16,7 @@ tuttiResult_t shrink(tuttiComm_t comm, std::vector<int> excluded, tuttiComm_t* l
   return tuttiCommShrink(comm, excluded.data(), static_cast<int>(excluded.size()), left, config, flags);
 }
 
-// The communicator has `want_count` ranks, of which this is `want_rank`, and adds up right, small and large.
+// Checks that `comm` has `want_count` ranks, that this is rank `want_rank`, and that small and large sums are right.
 void check_works(tuttiComm_t comm, int want_rank, int want_count, Outcome& outcome) {
   int rank = -1, count = -1;
   outcome.take(tuttiCommUserRank(comm, &rank));
@@ -36,20 +36,20 @@ tuttiResult_t work(tuttiComm_t comm) {
   return tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiMax, comm, nullptr);
 }
 
-// Works until that fails, which only the loss of a rank may do.
+// Works until an operation fails, which only the loss of a rank may cause.
 void work_until_loss(tuttiComm_t comm, Outcome& outcome) {
   tuttiResult_t code = tuttiSuccess;
   while (code == tuttiSuccess) code = work(comm);
   outcome.wrong += code != tuttiRemoteError;
 }
 
-// Once all the others are at work too, and so have done with what must not fail.
+// The sum returns once all others are at work, too, and have finished everything that must not fail.
 void work_and_die(tuttiComm_t comm) {
   work(comm);
   raise(SIGKILL);
 }
 
-// Whom the library says to be lost; waits for the first of them.
+// The ranks that the library reports as lost; waits for the first of them.
 std::vector<int> lost_ranks(tuttiComm_t comm, int n, Outcome& outcome) {
   std::vector<int> lost(static_cast<size_t>(n));
   int count = 0;
@@ -84,7 +84,7 @@ TEST_CASE("after a rank was killed the others shrink and go on, also once more",
     outcome.take(shrink(four, lost_ranks(four, 4, outcome), &three, flags));
     if (three == nullptr) return;
     check_works(three, in_four == 0 ? 0 : in_four - 1, 3, outcome);
-    outcome.wrong += tuttiCommDestroy(comm) == tuttiSuccess;  // it says why it broke
+    outcome.wrong += tuttiCommDestroy(comm) == tuttiSuccess;  // it reports why it broke
     outcome.wrong += tuttiCommDestroy(four) == tuttiSuccess;
     outcome.take(tuttiCommFinalize(three));
     outcome.take(tuttiCommDestroy(three));
@@ -131,7 +131,7 @@ TEST_CASE("a shrink with a list fails if another rank is lost, and names that", 
     check_works(comm, rank, 4, outcome);
     if (rank == 3) work_and_die(comm);
     work_until_loss(comm, outcome);
-    if (rank == 2) return;  // it is on the list
+    if (rank == 2) return;  // it is on the list, so it must not call
     tuttiComm_t left = nullptr;
     outcome.take(shrink(comm, {2}, &left));
     outcome.wrong += left != nullptr;
@@ -146,8 +146,8 @@ TEST_CASE("a shrink with a list fails if another rank is lost, and names that", 
   }
 }
 
-// Rank 2 joins the new group and dies there, while rank 0 waits in it for rank 1, who takes part in what a split
-// gathers only: so the new group may well know of the death before the old one does.
+// Rank 2 joins the new group and dies there, while rank 0 waits there for rank 1, which takes part in the split's
+// all-gather only: so the new group may well know of the death before the old one does.
 TEST_CASE("who dies in the middle of a split is lost when the others' split returns", "[processes]") {
   Processes ranks(3, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiComm_t made = nullptr;
@@ -213,7 +213,7 @@ TEST_CASE("a shrink with abort ends what is stuck, here and at the ranks that ar
   const auto outcomes = run_threads(3, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     float value = 1;
     check_works(comm, rank, 3, outcome);
-    if (rank == 1) {  // waits for the others, who never come
+    if (rank == 1) {  // waits for the others, which never call
       outcome.wrong += tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiSum, comm, nullptr) != tuttiRemoteError;
       outcome.wrong += !contains(tuttiGetLastError(nullptr), "tuttiCommShrink with TUTTI_SHRINK_ABORT");
       return;
@@ -234,7 +234,7 @@ TEST_CASE("a shrink with abort ends what is stuck, here and at the ranks that ar
   for (const Outcome& outcome : outcomes) {
     INFO(outcome.message);
     CHECK(outcome.wrong == 0);
-    CHECK(outcome.code != tuttiSuccess);  // of tuttiCommDestroy, which tells that the old one was aborted
+    CHECK(outcome.code != tuttiSuccess);  // from tuttiCommDestroy: the old communicator was aborted
     CHECK(contains(outcome.message, "TUTTI_SHRINK_ABORT"));
   }
 }
@@ -245,12 +245,12 @@ TEST_CASE("a communicator that breaks while it is finalized can be shrunk") {
     check_works(comm, rank, 3, outcome);
     if (rank == 2) {
       while (finalizing < 2) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // most often they wait for this rank by now
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // usually they wait for this rank by now
       outcome.take(tuttiCommRevoke(comm, 0));
     } else {
       finalizing++;
       outcome.wrong += tuttiCommFinalize(comm) != tuttiRemoteError;
-      outcome.wrong += tuttiCommFinalize(comm) != tuttiRemoteError;  // still
+      outcome.wrong += tuttiCommFinalize(comm) != tuttiRemoteError;  // the error stays
     }
     tuttiComm_t left = nullptr;
     outcome.take(tuttiCommShrink(comm, nullptr, 0, &left, nullptr, TUTTI_SHRINK_DEFAULT));
@@ -262,7 +262,7 @@ TEST_CASE("a communicator that breaks while it is finalized can be shrunk") {
   for (const Outcome& outcome : outcomes) {
     INFO(outcome.message);
     CHECK(outcome.wrong == 0);
-    CHECK(contains(outcome.message, "tuttiCommRevoke"));  // of tuttiCommDestroy: the old one was
+    CHECK(contains(outcome.message, "tuttiCommRevoke"));  // from tuttiCommDestroy: the old communicator was revoked
   }
 }
 
@@ -277,7 +277,7 @@ TEST_CASE("a shrink goes on in the background, and a group holds the ranks of on
     while (state == tuttiInProgress) outcome.take(tuttiCommGetAsyncError(left, &state));
     outcome.take(state);
     check_works(left, rank - 1, 2, outcome);
-    tuttiComm_t again = nullptr;  // as its parent: not blocking
+    tuttiComm_t again = nullptr;  // non-blocking, like its parent
     outcome.wrong += tuttiCommShrink(left, nullptr, 0, &again, nullptr, TUTTI_SHRINK_DEFAULT) != tuttiInProgress;
     outcome.take(tuttiCommDestroy(again));
     outcome.take(tuttiCommDestroy(left));
@@ -310,7 +310,7 @@ TEST_CASE("a rank that does not come to a shrink, or means another, is named in 
     done++;
     while (done < 4) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (rank == 0) return;
-    // What each of them wanted is forgotten: they can agree on something now, though one of them comes later.
+    // Their failed attempts are forgotten: they can agree now, though one of them comes later.
     if (rank != 3) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     again[static_cast<size_t>(rank)] = shrink(comm, {0}, &left);
     Outcome works;
@@ -350,7 +350,7 @@ TEST_CASE("what a shrink is asked for wrongly") {
   refused(tuttiInvalidArgument, "newcomm is NULL", [&] { return shrink(comms[0], {1}, nullptr); });
   refused(tuttiInvalidArgument, "comm is NULL", [&] { return shrink(nullptr, {1}, &left); });
   refused(tuttiInvalidArgument, "shrinkFlags=2", [&] { return shrink(comms[0], {1}, &left, 2); });
-  REQUIRE(shrink(comms[0], {1}, &left) == tuttiSuccess);  // alone
+  REQUIRE(shrink(comms[0], {1}, &left) == tuttiSuccess);  // a group of one rank
   CHECK(tuttiCommFinalize(left) == tuttiSuccess);
   tuttiComm_t none = nullptr;
   CHECK(tuttiCommShrink(left, nullptr, 0, &none, nullptr, 0) == tuttiInvalidUsage);
@@ -361,7 +361,7 @@ TEST_CASE("what a shrink is asked for wrongly") {
   CHECK(tuttiGroupEnd() == tuttiSuccess);
   CHECK(shrink(comms[0], {1}, &none) == tuttiInvalidUsage);
   CHECK(contains(tuttiGetLastError(nullptr), "was finalized"));
-  CHECK_FALSE(contains(tuttiGetLastError(nullptr), "excludeRanksList"));  // which has nothing to do with it
+  CHECK_FALSE(contains(tuttiGetLastError(nullptr), "excludeRanksList"));  // the list has nothing to do with it
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 

@@ -7,7 +7,7 @@ using namespace tutti_test;
 
 namespace {
 
-// Of one group that calls `body`; -1 if it was refused.
+// The estimate for one group that calls `body`; -1 if it was refused.
 float simulate(const std::function<void()>& body) {
   tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;
   REQUIRE(tuttiGroupStart() == tuttiSuccess);
@@ -50,7 +50,7 @@ TEST_CASE("a simulated group runs nothing and tells a time that grows with the w
   tuttiResult_t state = tuttiInternalError;
   CHECK(tuttiCommGetAsyncError(pair.ranks[0], &state) == tuttiSuccess);
   CHECK(state == tuttiSuccess);
-  // Nothing was sent: both ranks start from the same place.
+  // Nothing was sent: both ranks are still at the same operation.
   REQUIRE(tuttiGroupStart() == tuttiSuccess);
   float values[2] = {1, 2};
   for (int r = 0; r < 2; r++)
@@ -81,7 +81,7 @@ TEST_CASE("messages and every collective have an estimate") {
   });
   CHECK(one > 0.0f);
   CHECK(both > one);
-  CHECK(both < 2 * one);  // they run at once
+  CHECK(both < 2 * one);  // they run at the same time
 }
 
 TEST_CASE("a simulated operation takes as long as tuttiExplain predicts") {
@@ -143,13 +143,13 @@ TEST_CASE("what cannot be simulated is refused with a reason, and the next group
   config.blocking = 0;
   tuttiComm_t made = nullptr;
   tuttiGroupStart();
-  CHECK(tuttiCommInitRankConfig(&made, 1, new_id(), 0, &config) == tuttiInProgress);  // goes on
+  CHECK(tuttiCommInitRankConfig(&made, 1, new_id(), 0, &config) == tuttiInProgress);  // the creation continues
   refused(tuttiInvalidUsage, "creating and finalizing", &info);
   CHECK(tuttiCommDestroy(made) == tuttiSuccess);
   CHECK(info.estimatedTime == -1.0f);
   tuttiGroupStart();
   tuttiGroupStart();
-  CHECK(tuttiGroupSimulateEnd(&info) == tuttiSuccess);  // not the outermost
+  CHECK(tuttiGroupSimulateEnd(&info) == tuttiSuccess);  // an inner group
   CHECK(info.estimatedTime == -1.0f);
   CHECK(tuttiGroupSimulateEnd(&info) == tuttiSuccess);
   CHECK(info.estimatedTime == 0.0f);
@@ -199,5 +199,5 @@ TEST_CASE("what cannot be explained is refused") {
   refused("tuttiAllReduce", tuttiFloat, 99, "op=99");
   size_t bytes = sizeof text;
   CHECK(tuttiExplain("tuttiBroadcast", 10, tuttiFloat, static_cast<tuttiRedOp_t>(99), pair.ranks[0], text, &bytes) ==
-        tuttiSuccess);  // has no op
+        tuttiSuccess);  // a broadcast has no op
 }

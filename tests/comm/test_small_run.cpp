@@ -1,4 +1,4 @@
-// What the executor works out beforehand, and where it leaves that to a run; over links that are made up.
+// What the executor prepares in advance, and where it falls back to a run; over made-up links.
 #include "catch.h"
 #include "comm/executor_bench.h"
 
@@ -39,7 +39,7 @@ TEST_CASE("executor: a small operation is not over while a message of its own ho
   CHECK(run.advance() == Run::Poll::kDone);
   CHECK(bench.to.sent.size() == 1);
   CHECK(bench.output[1] == 4);
-  // What is on its way without this rank's doing need not be asked for.
+  // A link that sends without this rank's help need not be polled.
   bench.to.pushed = 2;
   bench.from.messages = {bench.message(bench.theirs.data(), 8)};
   CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, nullptr}));

@@ -1,4 +1,4 @@
-// New communicators out of old ones; blocks of unequal size; sums that do not depend on how they were made.
+// New communicators out of old ones; blocks of unequal size; sums that do not depend on the order of their terms.
 #include <cmath>
 #include <cstdlib>
 
@@ -8,7 +8,7 @@ using namespace tutti_test;
 
 TEST_CASE("a split gives each color a communicator in the order of the keys") {
   require_success(run_threads(6, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
-    // The groups [0,3] [1,4] [2,5] of two times three ranks, in reverse order of ranks.
+    // Groups [0,3] [1,4] [2,5] of six ranks, in reverse order of ranks.
     tuttiComm_t part = nullptr;
     outcome.take(tuttiCommSplit(comm, rank % 3, -rank, &part, nullptr));
     if (part == nullptr) return;
@@ -17,7 +17,7 @@ TEST_CASE("a split gives each color a communicator in the order of the keys") {
     outcome.take(tuttiCommUserRank(part, &place));
     outcome.wrong += count != 2 || place != (rank < 3 ? 1 : 0);
     int32_t sum = 0, all = 0;
-    for (int i = 0; i < 3; i++) {  // both are in use by turns
+    for (int i = 0; i < 3; i++) {  // the two communicators are used alternately
       outcome.take(tuttiAllReduce(&rank, &sum, 1, tuttiInt32, tuttiSum, part, nullptr));
       outcome.take(tuttiAllReduce(&rank, &all, 1, tuttiInt32, tuttiSum, comm, nullptr));
     }
@@ -103,7 +103,7 @@ TEST_CASE("all-to-all with a different count for every pair") {
 TEST_CASE("deterministic sums have the same bits whatever the transport, the slots, the algorithm and the operation") {
   constexpr int n = 5;
   constexpr size_t kCount = 5 * 3001;
-  // Values of very different size: nearly every order of adding gives other bits.
+  // Values of very different magnitude: nearly every order of adding gives different bits.
   const auto fill = [](std::vector<float>& data, int rank) {
     for (size_t i = 0; i < data.size(); i++) {
       const unsigned h = (static_cast<unsigned>(i) * 2654435761u) ^ (static_cast<unsigned>(rank + 1) * 2246822519u);
@@ -182,7 +182,7 @@ TEST_CASE("a rank that cannot start the group of a split says why, and the other
     outcome.wrong += code != (rank == 0 ? tuttiInvalidUsage : tuttiRemoteError) || part != nullptr;
     outcome.wrong += !contains(tuttiGetLastError(nullptr), says);
     unsetenv("TUTTI_SOCKET_IFNAME");
-    outcome.take(tuttiCommSplit(comm, 0, rank, &part, nullptr));  // the old one goes on
+    outcome.take(tuttiCommSplit(comm, 0, rank, &part, nullptr));  // the old group still works
     outcome.take(tuttiCommDestroy(part));
     outcome.take(tuttiCommFinalize(comm));
     outcome.take(tuttiCommDestroy(comm));

@@ -1,5 +1,5 @@
 // Ranks that can never go on because they wait for each other, or for one that has left: all are told, with the calls.
-// And those that can are left alone, however long it takes.
+// Ranks that can go on are left alone, however long they take.
 #include <array>
 #include <cstdlib>
 #include <memory>
@@ -16,10 +16,10 @@ namespace {
 
 using Body = std::function<tuttiResult_t(tuttiComm_t)>;
 
-// More than links hold of what nobody takes yet; and more than the kernel will: sockets may grow to 36 MiB (tcp_rmem).
+// More data than links hold, and more than the kernel buffers: sockets may grow to 36 MiB (tcp_rmem).
 constexpr size_t kLarge = 8 << 20, kMost = 3 * kLarge;
 
-// Pages that are not used are not there: to write so much was a fifth of the time of all these tests under
+// Untouched pages need no memory: writing so much took a fifth of the time of all these tests under
 // ThreadSanitizer.
 int* room() {
   thread_local const std::unique_ptr<int, decltype(&free)> elems(static_cast<int*>(calloc(kMost, sizeof(int))), free);
@@ -77,11 +77,11 @@ tuttiResult_t stays_away(tuttiComm_t) {
 tuttiConfig_t config_of(const char* transport) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.transports = transport;
-  config.opTimeoutSeconds = 60;  // a hang is an error of another kind
+  config.opTimeoutSeconds = 60;  // a hang ends with a different error
   return config;
 }
 
-// Each rank does its part, and leaves in good order if it may.
+// Each rank does its part, and finalizes if nothing failed.
 std::vector<Outcome> run_parts(const char* transport, const std::vector<Body>& parts) {
   const tuttiConfig_t config = config_of(transport);
   return run_threads(static_cast<int>(parts.size()), &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
@@ -128,7 +128,7 @@ TEST_CASE("one rank waits to be rid of a message and the others call something e
   const int n = GENERATE(2, 3);
   const std::string send = "rank 1 called Send(count=25165824, int32, peer=0)";
   require_told(run_parts(transport, others_call(n, sums(12), 1, sends(kMost, 0))), {send, " called AllReduce("});
-  // The message comes long before the others call.
+  // The send starts long before the others call.
   require_told(run_parts(transport, others_call(n, then({sleeps(900), sums(12)}), 1, sends(kMost, 0))),
                {send, " called AllReduce("});
   require_told(run_parts(transport, others_call(n, stays_away, 1, sends(kMost, 0))), {send, " called Finalize"});
@@ -145,7 +145,7 @@ TEST_CASE("ranks that wait for each other's messages are told", "[waits]") {
       {"rank 0 called Send(count=25165824, int32, peer=1)", "rank 1 called Send(count=25165823, int32, peer=0)"});
   require_told(run_parts(transport, {receives(1, 1), receives(2, 2), receives(3, 3), receives(4, 0)}),
                {"rank 3 called Recv(count=4, int32, peer=0)", "rank 1 called Recv(count=2, int32, peer=2)"});
-  // All but the last message come.
+  // All messages but the last are sent.
   require_told(
       run_parts(transport, {then({sends(1, 1), sends(2, 1)}), then({receives(1, 0), receives(2, 0), receives(3, 0)})}),
       {"rank 1 called Recv(count=3, int32, peer=0), message 3 from rank 0, which has called only 2 matching Send"});
@@ -153,14 +153,14 @@ TEST_CASE("ranks that wait for each other's messages are told", "[waits]") {
 
 TEST_CASE("who waits for a message from a rank that has left is told") {
   const char* const transport = any_transport();
-  const int n = GENERATE(2, 7);  // in the larger group not all know each other
+  const int n = GENERATE(2, 7);  // in the larger group not all ranks are connected
   const tuttiConfig_t config = config_of(transport);
   const int waits = n - 1, leaves = (n - 1) / 2;
   const auto outcomes = run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     outcome.take(sums(3)(comm));
     if (rank == leaves) return;
     if (rank == waits) outcome.take(receives(4, leaves)(comm));
-    // The others are busy with something else until they hear of it.
+    // The others do something else until they are told.
     for (tuttiResult_t state = tuttiSuccess; outcome.code == tuttiSuccess; usleep(1000)) {
       tuttiCommGetAsyncError(comm, &state);
       if (state != tuttiSuccess) outcome.code = state, outcome.message = tuttiGetLastError(comm);
@@ -181,15 +181,15 @@ TEST_CASE("ranks that are late are waited for", "[waits]") {
   const char* const transport = any_transport();
   require_success(run_parts(transport, {then({sleeps(1200), sends(4, 1)}), receives(4, 0)}));
   require_success(run_parts(transport, {then({sleeps(1200), receives(kLarge, 1)}), sends(kLarge, 0)}));
-  // Each waits for the next one, the last for nobody.
+  // Each rank waits for the next one, the last for nobody.
   require_success(run_parts(transport, {then({receives(1, 1), sums(8)}), then({receives(1, 2), sends(1, 0), sums(8)}),
                                         then({sleeps(1000), sends(1, 1), sleeps(600), sums(8)})}));
   require_success(run_parts(transport, {then({sends(kLarge, 1), sums(8)}),
                                         then({sleeps(700), receives(kLarge, 0), sleeps(700), sums(8)}), sums(8)}));
 }
 
-// More messages than the recorder holds operations: it knows nothing of rank 0's collectives any more. Rank 1 is in the
-// second one, which rank 0 has left and rank 2 comes to late.
+// More messages than the recorder holds operations: rank 0's collectives are no longer in it. Rank 1 is in the
+// second collective, which rank 0 has left and rank 2 joins late.
 TEST_CASE("a rank that has passed very many messages since is known to have called its collectives", "[waits]") {
   const char* const transport = any_transport();
   const Body reduces = [](tuttiComm_t comm) {
@@ -220,7 +220,7 @@ TEST_CASE("messages that nobody has taken yet hold up nobody") {
 
 namespace {
 
-// A program in which each rank does its part of one list of operations, in that order: it can never stand still.
+// Each rank does its part of one common list of operations, in that order, so the program can never stand still.
 std::vector<Body> random_program(int n, int length, unsigned seed) {
   std::mt19937 random(seed);
   const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
@@ -290,23 +290,23 @@ TEST_CASE("only what stays true however old it is makes ranks wait for each othe
   const auto to = [](int peer, uint64_t number) { return Standing::Awaited{true, peer, number, 1, DataType::kInt8}; };
   const Standing waits = passes(1, 2, {from(0, 1)});
   CHECK(judge(calls(0, 3), {{1, waits}}).error);
-  CHECK_FALSE(judge(calls(0, 2), {{1, waits}}).error);  // which both have begun
+  CHECK_FALSE(judge(calls(0, 2), {{1, waits}}).error);  // an operation that both have begun
   Standing has_sent = calls(0, 3);
   has_sent.counts = {{1, {1, 0}}};
-  CHECK_FALSE(judge(has_sent, {{1, waits}}).error);  // on its way
+  CHECK_FALSE(judge(has_sent, {{1, waits}}).error);  // the message is on its way
   Standing forgets = calls(0, 3);
   forgets.counts_all = false;
-  CHECK_FALSE(judge(forgets, {{1, waits}}).error);  // perhaps on its way
-  // A broadcast needs its root, and nobody else of whom nothing is known.
+  CHECK_FALSE(judge(forgets, {{1, waits}}).error);  // the message may be on its way
+  // A broadcast needs its root, and no rank about which nothing is known.
   CHECK_FALSE(judge(calls(0, 3, Collective::kBroadcast), {{1, waits}}).error);
   Standing hears_from_it = calls(2, 3, Collective::kBroadcast);
   hears_from_it.awaited = {from(1, 3)};
   CHECK(judge(hears_from_it, {{1, passes(1, 2, {from(2, 1)})}}).error);
-  // A circle of three, known whole or not.
+  // A cycle of three, known completely or not.
   const Standing first = passes(0, 0, {from(1, 1)});
   CHECK(judge(first, {{1, passes(1, 0, {from(2, 4)})}, {2, passes(2, 0, {from(0, 1)})}}).error);
   CHECK_FALSE(judge(first, {{1, passes(1, 0, {from(2, 4)})}}).error);
-  // Who waits to be rid of a message counts if it still does long after the receiver did anything.
+  // A sender counts as waiting if it still waits long after the receiver last did anything.
   Standing sends = passes(1, 2, {to(0, 1)}), late = calls(0, 3);
   late.heard_ns = 10 * kSecondNs;
   late.idle_ns = kSecondNs;
@@ -370,7 +370,7 @@ TEST_CASE("what goes from neighbour to neighbour is passed on once, and not by w
   REQUIRE_FALSE(question.empty());
   CHECK(passes_on(other, question));
   CHECK_FALSE(passes_on(other, question));
-  CHECK(other.question(3).empty());  // all have heard one
+  CHECK(other.question(3).empty());  // every rank has heard an answer
 }
 
 TEST_CASE("a statement that does not fit leaves out what nobody misses, and bytes that make no sense are none") {
@@ -394,13 +394,13 @@ TEST_CASE("a statement that does not fit leaves out what nobody misses, and byte
       CHECK_FALSE(Standing::get(cut, 500));
     }
     ByteReader strangers(bytes);
-    CHECK_FALSE(Standing::get(strangers, 2));  // of a rank that there is not
+    CHECK_FALSE(Standing::get(strangers, 2));  // it has the counts of a rank that does not exist
   }
   mine.counts.clear();
   ByteWriter writer;
   mine.put(writer, 1000);
   const std::string bytes = writer.take();
   ByteReader strangers(bytes), ranks(bytes);
-  CHECK_FALSE(Standing::get(strangers, 2));  // it waits for one
+  CHECK_FALSE(Standing::get(strangers, 2));  // it waits for such a rank
   CHECK(Standing::get(ranks, 3));
 }

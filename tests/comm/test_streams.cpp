@@ -1,4 +1,4 @@
-// Events and callbacks: order within a stream, waiting across streams.
+// Events and callbacks: order within a stream, waiting between streams.
 #include <atomic>
 
 #include "comm/ranks.h"
@@ -59,7 +59,7 @@ TEST_CASE("who waits for an event's point on one stream is not let go by a later
   CHECK(tuttiStreamAddCallback(waits, pass, &passed) == tuttiSuccess);
   for (tuttiStream_t later : {fast, tuttiStream_t{nullptr}}) {
     CHECK(tuttiEventRecord(event, later) == tuttiSuccess);
-    CHECK(tuttiEventSynchronize(event) == tuttiSuccess);  // the later point, which nothing holds up
+    CHECK(tuttiEventSynchronize(event) == tuttiSuccess);  // the later point, which nothing blocks
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     CHECK_FALSE(passed.load());
   }
@@ -136,7 +136,7 @@ TEST_CASE("an event that two streams record is reached when the later record is,
   CHECK(tuttiEventDestroy(event) == tuttiSuccess);
 }
 
-// Ours are queued behind an operation of the others, which waits for a rank.
+// Our operations are queued behind one of the others' communicator, which waits for a rank.
 TEST_CASE("an abort does not wait for what its operations are queued behind") {
   const bool shrinks = GENERATE(false, true);
   tuttiComm_t ours[2] = {}, others[2] = {}, left[2] = {};
@@ -188,12 +188,12 @@ TEST_CASE("a callback hears of the operations before it, also of their failure")
     outcome.wrong += tuttiStreamSynchronize(stream) != tuttiInvalidUsage;
     outcome.wrong += heard[0].status != tuttiSuccess || heard[1].status != tuttiInvalidUsage;
     outcome.wrong += heard[1].why != tuttiGetLastError(nullptr);
-    outcome.wrong += tuttiStreamQuery(stream) != tuttiSuccess;  // the error was taken by the first to ask
+    outcome.wrong += tuttiStreamQuery(stream) != tuttiSuccess;  // the first query took the error
     outcome.take(tuttiStreamDestroy(stream));
   });
   for (const Outcome& outcome : outcomes) {
     CHECK(outcome.wrong == 0);
-    CHECK(outcome.code == tuttiInvalidUsage);  // of the destroyed communicator, which is broken
+    CHECK(outcome.code == tuttiInvalidUsage);  // from tuttiCommDestroy: the communicator is broken
   }
 }
 

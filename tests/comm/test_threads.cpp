@@ -1,4 +1,4 @@
-// What tutti.h promises to programs with many threads. ThreadSanitizer sees more in it than the assertions do.
+// What tutti.h promises to multithreaded programs. ThreadSanitizer sees more of it than the assertions do.
 #include <poll.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@ constexpr int kTurns = 60;
 constexpr int kTurns = 300;
 #endif
 
-// Threads that begin together. Each has an outcome of its own.
+// Threads that start together. Each has its own outcome.
 class Crowd {
  public:
   void add(std::function<void(Outcome&)> body) { bodies_.push_back(std::move(body)); }
@@ -40,7 +40,7 @@ class Crowd {
   std::vector<std::function<void(Outcome&)>> bodies_;
 };
 
-// How threads that share a communicator settle the order of their calls.
+// How threads that share a communicator agree on the order of their calls.
 class Turns {
  public:
   template <class Call>
@@ -63,7 +63,7 @@ struct TwoRanks {
   TwoRanks() { REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess); }
 };
 
-// Everything that may be asked of a communicator, or made for it, while others work with it.
+// Everything that may be asked of a communicator, or created for it, while others work with it.
 void ask_and_make(tuttiComm_t comm, int rank, Outcome& outcome) {
   tuttiResult_t state = tuttiNumResults;
   tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
@@ -77,7 +77,7 @@ void ask_and_make(tuttiComm_t comm, int rank, Outcome& outcome) {
   outcome.take(tuttiRedOpCreatePreMulSum(&op, &factor, tuttiFloat, tuttiScalarHostImmediate, comm));
   outcome.take(tuttiRedOpDestroy(op, comm));
   outcome.wrong += state != tuttiSuccess || count != 2 || me != rank || stats.threads != 1 || op < tuttiNumOps;
-  outcome.wrong += tuttiGetLastError(comm)[0] != '\0';  // of this thread, which had none
+  outcome.wrong += tuttiGetLastError(comm)[0] != '\0';  // of this thread, which had no error
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ TEST_CASE("two threads call on streams of their own, in an order that they have 
   for (tuttiComm_t comm : pair.comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
-// Each takes its turn on the communicator and its place in the queue at once.
+// A call takes its turn at the communicator and its place in the queue atomically.
 TEST_CASE("threads call on one stream at once, and no operation waits for one behind it") {
   tuttiComm_t comm = nullptr;
   tuttiStream_t stream = nullptr;
@@ -153,7 +153,7 @@ TEST_CASE("many threads use one stream and one event") {
   tuttiEvent_t event = nullptr;
   REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
   REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
-  int calls = 0;  // of the stream's thread alone
+  int calls = 0;  // written by the stream's thread only
   Crowd crowd;
   for (int thread = 0; thread < 4; thread++)
     crowd.add([&](Outcome& outcome) {
@@ -246,7 +246,7 @@ TEST_CASE("an abort ends what other threads do with a communicator") {
     tuttiStream_t stream = nullptr;
     REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
     Crowd crowd;
-    // These wait for rank 1, which never calls. What it was ended with depends on how far each had come.
+    // These wait for rank 1, which never calls. Their error depends on how far each had come.
     const auto ended = [](tuttiResult_t result) {
       return result == tuttiInvalidUsage || result == tuttiInvalidArgument;
     };

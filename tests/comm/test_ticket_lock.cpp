@@ -1,5 +1,5 @@
-// Turns at a communicator: one at a time, whoever is its owner. Each round has a new ticket lock, since a thread loses
-// the ownership but once.
+// Turns at a communicator: one at a time, whichever thread is its owner. Each round has a new ticket lock, since a
+// thread loses ownership only once.
 #include <unistd.h>
 
 #include <array>
@@ -23,7 +23,7 @@ namespace {
 constexpr int kRounds = kSanitized ? 300 : 3000;
 constexpr int kOwnersTurns = 200;
 
-// What only one thread at a time may touch: ThreadSanitizer would see two, and so does `overlapped`.
+// What only one thread at a time may touch: ThreadSanitizer would see two at once, and so does `overlapped`.
 struct Room {
   TicketLock ticket_lock;
   long turns = 0;
@@ -48,9 +48,9 @@ struct Room {
   }
 };
 
-// Passes `moment` turns on, so that others come at different points of the owner's.
+// A pause of `moment` steps, so that others come at different points of the owner's turn.
 void let_pass(int moment) {
-  for (int i = 0; i < moment; i++) std::atomic_signal_fence(std::memory_order_seq_cst);  // else there is no loop
+  for (int i = 0; i < moment; i++) std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the loop
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ TEST_CASE("nobody enters alone while a ticket is out", "[comm]") {
 TEST_CASE("the last user wakes who waits for a turn without being counted, as a GPU's thread does", "[comm]") {
   Room room;
   REQUIRE(room.use_alone());
-  std::thread([&] { room.use_in_turn(); }).join();  // nobody owns it any more
+  std::thread([&] { room.use_in_turn(); }).join();  // now no thread owns it
   const auto entry = room.ticket_lock.enter_alone();
   REQUIRE(entry == TicketLock::Entry::kWithTicket);
   std::atomic<bool> waits{false};
@@ -138,7 +138,7 @@ TEST_CASE("who waits until a ticket lock is left waits for its owner", "[comm]")
     std::thread other([&] {
       while (!begun) std::this_thread::yield();
       let_pass(round % 50 * 20);
-      closed = true;  // as a handle is cleared before
+      closed = true;  // as a handle is cleared first
       room.ticket_lock.wait_until_left();
       left = true;
     });
@@ -147,7 +147,7 @@ TEST_CASE("who waits until a ticket lock is left waits for its owner", "[comm]")
     for (int i = 0; i < kOwnersTurns; i++) {
       const auto entry = room.ticket_lock.enter_alone();
       if (entry == TicketLock::Entry::kNone) continue;
-      // Whoever finds it open in here is waited for.
+      // A thread that finds it open in here is waited for.
       if (!closed && left) late = true;
       const bool was_open = !closed;
       let_pass(20);
@@ -178,7 +178,7 @@ bool comes_true(Predicate&& predicate) {
 
 }  // namespace
 
-// As operations on other threads do behind those of a group, which have their tickets when it ends.
+// As operations on other threads wait behind those of a group, whose tickets are taken when the group ends.
 TEST_CASE("who sleeps for a turn is woken when the one before ends, whoever had that", "[comm]") {
   enum Before { kTicket, kAlone, kOwner };
   const Before before = GENERATE(kTicket, kAlone, kOwner);

@@ -26,12 +26,12 @@ double cpu_seconds_of_thread() {
 
 }  // namespace
 
-// Spinning there it would keep the other one from running, for as long as a stranger has the other CPUs.
+// By spinning it would keep its peer from running, for as long as another process has the other CPUs.
 TEST_CASE("a rank that finds whom it waits for on its CPU yields from then on, for thousands of operations") {
   using namespace tutti;
   const bool is_here = GENERATE(true, false);
   test::Bench bench;
-  bench.add_lane(std::vector<BoundStep>(64, bench.receive()));  // a stranger's time slice may end it meanwhile
+  bench.add_lane(std::vector<BoundStep>(64, bench.receive()));  // another process's time slice may end it early
   const tuttiMessage message = bench.message(bench.theirs.data());
   int64_t since_ns = now_ns();
   bool has_yielded = false;
@@ -61,7 +61,7 @@ TEST_CASE("a rank whose yields cost a time slice spins again") {
   const std::vector<int> cpus = cpus_here();
   REQUIRE(stay_on({cpus[0]}));
   std::atomic<bool> ends = false;
-  std::thread stranger([&ends] {  // on the same CPU
+  std::thread stranger([&ends] {  // another thread on the same CPU
     while (!ends) pause_cpu();
   });
   Yielding yielding;
@@ -99,10 +99,10 @@ TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU
   require_success(ranks.wait());
 }
 
-// It would sleep until the next look at the rest of the group, a tenth of a second.
+// It would sleep until its next look at the rest of the group, 0.1 s later.
 TEST_CASE("a rank whose last message has left while it waited does not go to sleep") {
   using namespace tutti;
-  constexpr uint32_t kBytes = 64 << 20;  // more than the kernel takes at once
+  constexpr uint32_t kBytes = 64 << 20;  // more than the kernel accepts at once
   test::Pair pair = test::make_pair(&kTcpTransport, test::Ask{1, 0, 2, kBytes});
   Program program;
   program.sizes.slot_bytes = kBytes;

@@ -1,5 +1,5 @@
-// A program that unloads the library while it is in a group: its threads must not find themselves without code when a
-// peer leaves. Loads it by the path that it is given.
+// A program that unloads the library while it is in a group: its threads must not find their code gone when a peer
+// leaves. Loads the library from the given path.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,11 +39,11 @@ int be_rank(const char* path, int rank, int id_from, int id_to, int go_from, int
   char byte = 0;
   if (rank == 1) {
     if (read(go_from, &byte, 1) != 1) return 5;
-    _exit(0);  // its connections break
+    _exit(0);  // which breaks its connections
   }
   dlclose(library);
   if (write(go_to, &byte, 1) != 1) return 5;
-  usleep(300'000);  // for the thread that learns of it
+  usleep(300'000);  // for the thread that notices
   return 0;
 }
 
