@@ -1,7 +1,7 @@
-// A transport between ranks of one process that delivers to memory of made-up devices, as a network device would: it
-// knows that memory by its dmabuf alone, which it maps elsewhere. From a post to release, and from publish until the
-// bytes are there, the CPU cannot touch the device's memory at its own address: who tries dies. What fails on purpose
-// is in MADE_UP_NETWORK: "refuses 1" (registrations of rank 1), "loses" (what is published does not arrive).
+// A transport between ranks of one process that delivers to the memory of made-up devices, as a network device would:
+// it accesses that memory only through its dmabuf, which it maps at another address. Between post and release, and from
+// publish until the bytes have arrived, the CPU cannot touch the memory at its own address: an access crashes.
+// MADE_UP_NETWORK injects failures: "refuses 1" (registrations of rank 1), "loses" (published data do not arrive).
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -21,7 +21,7 @@ bool is_told(const std::string& what) {
   return told != nullptr && what == told;
 }
 
-// A registration, seen through its dmabuf.
+// A registered region, mapped through its dmabuf.
 class Region {
  public:
   Region(uintptr_t begin, uintptr_t end, const Fd& dmabuf, uint64_t offset)
@@ -57,7 +57,7 @@ struct Pipe {
     std::vector<char> payload;
     uint32_t bytes = 0;
     tuttiTag tag{};
-    std::shared_ptr<Region> from;  // of a delivery: where it lies
+    std::shared_ptr<Region> from;  // where the payload of a delivery is
     const void* data = nullptr;
     bool is_there = true;
   };
@@ -89,7 +89,7 @@ class SendHalf final : public LinkHalf {
     *at = slot_.data();
     if (pipe_->messages.size() >= pipe_->slots) return TUTTI_NO_ROOM;
     if (posting != TUTTI_REQUIRED) return TUTTI_SLOT;
-    // Only the next one's place is required.
+    // Only the next message must have a place.
     return pipe_->is_required && pipe_->messages.empty() ? TUTTI_EXPOSED : TUTTI_NO_ROOM;
   }
   int publish(const void* data, uint32_t bytes, const tuttiTag& tag);

@@ -25,7 +25,7 @@ thread_local const uint64_t t_thread = ++g_threads;
 
 Kernels* g_kernels = nullptr;
 
-// Behind memory lies a page with the count of who has mapped it.
+// A page after each allocation has the number of mappings in other processes.
 constexpr size_t kPageBytes = 4096;
 off_t users_at(size_t bytes) {
   return static_cast<off_t>((bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
@@ -133,7 +133,7 @@ void FakePort::leave(void* memory) {
     early_frees += *block.users > 0;
   else
     --*block.users;
-  // Nothing else comes to lie there, so that who uses it still is found.
+  // The address range stays reserved, so that any further use of it is found.
   (void)mmap(memory, block.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   munmap(block.users, kPageBytes);
   close(block.fd);
@@ -370,7 +370,7 @@ Result<StreamRef> FakePort::create_blocking_stream() {
   return made;
 }
 
-// What is in it still goes on.
+// Work that it still has goes on.
 void FakePort::destroy_stream(StreamRef stream) {
   const std::lock_guard lock(mutex_);
   blocking_streams_.erase(static_cast<FakeStream*>(stream));

@@ -36,7 +36,7 @@ Error spoil(FakeCapture& capture, const char* why, int code) {
 
 }  // namespace
 
-// The default stream takes its turn among all blocking ones.
+// The default stream synchronises with all blocking streams.
 bool FakePort::would_join_legacy(StreamRef stream, bool spoils) {
   if (stream != nullptr) return false;
   const int device = stream_of(stream).device;
@@ -81,7 +81,7 @@ Result<void> FakePort::record(EventRef event, StreamRef stream) {
   });
 }
 
-// A stream that waits for something captured is captured too.
+// A stream that waits for captured work joins the capture.
 Result<void> FakePort::wait(StreamRef stream, EventRef event) {
   TUTTI_TRY(check_use(stream));
   const FakeEvent& e = event_of(event);

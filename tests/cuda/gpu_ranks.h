@@ -1,4 +1,4 @@
-// Ranks with communicators on GPUs that are made up (fake.h), and operations to compare with those on host memory.
+// Ranks with communicators on made-up GPUs (fake.h), and operations that are compared with those on host memory.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace tutti_test {
 
 inline constexpr size_t kTypeBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
-// How the ranks of a test sit.
+// How the ranks of a test are placed.
 enum class Seats { kTogether, kOwnGpus, kStaged, kPairs, kStagedPairs };
 inline constexpr Seats kAllSeats[] = {Seats::kTogether, Seats::kOwnGpus, Seats::kStaged};
 
@@ -57,8 +57,8 @@ inline tuttiResult_t call(const Case& c, const void* in, void* out, tuttiComm_t 
   }
 }
 
-// Random for so many elements that no chunk, slot or block begins with the same again; that comes then, as making
-// millions of numbers takes longer than what is tested.
+// Random with a period long enough that no two chunks, slots or blocks begin alike; then it repeats, as generating
+// millions of numbers would take longer than the test.
 inline void make_random(std::vector<char>& data, size_t elems, tuttiDataType_t type, uint32_t seed) {
   constexpr size_t kPeriod = 4099;
   std::mt19937 random(seed);
@@ -103,7 +103,7 @@ inline bool is_staged(Seats seats) {
 inline tuttiConfig_t config_of(Seats seats, int rank) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.cudaDevice = device_of(seats, rank);
-  config.deterministic = 1;  // for the way through the host
+  config.deterministic = 1;  // for staging through the host
   return config;
 }
 
@@ -124,7 +124,7 @@ class GpuStream {
   tutti::cuda::StreamRef stream_;
 };
 
-// Threads that are ranks, each with a communicator on its GPU and one in host memory that adds up in the order of
+// Ranks as threads, each with a communicator on its GPU and one in host memory that adds up in the order of
 // ranks.
 template <class Body>
 std::vector<Outcome> run_gpu_threads(FakePort& port, int n, Seats seats, Body&& body) {
@@ -150,8 +150,8 @@ std::vector<Outcome> run_gpu_threads(FakePort& port, int n, Seats seats, Body&& 
   return outcomes;
 }
 
-// One operation on the GPU and on the host with the same data; counts bytes that differ. The memory stays: large
-// buffers that come and go cost a tenth of the time under ThreadSanitizer.
+// Runs one operation on the GPU and on the host with the same data; counts bytes that differ. The memory is reused:
+// allocating large buffers each time costs a tenth of the time under ThreadSanitizer.
 inline void compare(const Case& c, int rank, int n, tuttiComm_t on_gpu, tuttiComm_t on_host, GpuStream& stream,
                     Outcome& outcome, uint32_t seed) {
   const Sizes sizes = sizes_of(c, n);
@@ -165,7 +165,7 @@ inline void compare(const Case& c, int rank, int n, tuttiComm_t on_gpu, tuttiCom
   outcome.wrong += memcmp(gpu.data(), host.data(), gpu.size()) != 0 ? 1 : 0;
 }
 
-// Rank 0 aborts after so many operations that rank 1 never calls: all-gathers by phases, or all-reduces.
+// Rank 0 aborts after several operations that rank 1 never calls: all-gathers by phases, or all-reduces.
 inline void require_abort_frees(FakePort& port, Seats seats, int n_calls, bool gathers = false) {
   port.has_no_words = seats == Seats::kStaged;
   const tuttiUniqueId id = new_id();

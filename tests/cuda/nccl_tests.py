@@ -31,7 +31,7 @@ def header():
 
 
 def complaint_of(output):
-    """Each row ends with a time, two bandwidths and a count of wrong numbers, in place too."""
+    """Checks rows of a time, two bandwidths and a count of wrong numbers, out of place and in place."""
     rows = ROW.findall(output)
     for row in rows:
         words = row.split()

@@ -3,7 +3,7 @@ blocks at once (kernels/cuda/jobs.h): the arguments are logs of kernels/cuda/com
 import re
 import sys
 
-MOST_STACK_BYTES = 64  # of these sums
+MOST_STACK_BYTES = 64  # for these sums
 SUMS_OF_8_BITS = re.compile(r"jobs::reduce<(0|1)\b")  # int8, uint8
 
 

@@ -1,4 +1,4 @@
-// New communicators out of ones on GPUs (made up, fake.h): they are on the same GPUs, and work.
+// New communicators created from ones on made-up GPUs (fake.h): they are on the same GPUs, and work.
 #include <vector>
 
 #include "comm/ranks.h"
@@ -8,7 +8,7 @@ using namespace tutti_test;
 
 namespace {
 
-// The communicator is on this GPU and adds up there.
+// Checks that the communicator is on this GPU and adds up there.
 void check_on_gpu(FakePort& port, tuttiComm_t comm, int want_device, int want_ranks, Outcome& outcome) {
   int device = -1, count = 0;
   outcome.take(tuttiCommCuDevice(comm, &device));
@@ -55,7 +55,7 @@ TEST_CASE("what is split off or left of a communicator on GPUs is on the same GP
         check_on_gpu(port, left, config.cudaDevice, 2, outcome);
         outcome.take(tuttiCommDestroy(left));
       }
-      const tuttiResult_t end = tuttiCommDestroy(comm);  // an aborted one says so
+      const tuttiResult_t end = tuttiCommDestroy(comm);  // an aborted communicator fails here
       outcome.wrong += flags == TUTTI_SHRINK_DEFAULT && end != tuttiSuccess;
     });
   for (auto& thread : threads) thread.join();
@@ -76,7 +76,7 @@ TEST_CASE("when a process with a GPU was killed the others shrink and go on") {
     outcome.take(tuttiCommInitRankConfig(&comm, 4, id, rank, &config));
     if (comm == nullptr) return;
     check_on_gpu(*port, comm, config.cudaDevice, 4, outcome);
-    tuttiBarrier(host, nullptr);  // the others have done with what must not fail; they may see the loss here
+    tuttiBarrier(host, nullptr);  // the others have finished all that must not fail; they may see the loss here
     if (rank == 1) raise(SIGKILL);
     tuttiResult_t state = tuttiSuccess;
     while (state == tuttiSuccess && outcome.code == tuttiSuccess) {

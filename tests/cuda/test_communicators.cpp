@@ -1,5 +1,5 @@
-// Communicators on GPUs that are made up (fake.h): every way that data may take, against communicators on host memory,
-// bit by bit.
+// Communicators on made-up GPUs (fake.h): every way that data can take, compared with communicators on host memory, bit
+// by bit.
 #include <string>
 
 #include "gpu_ranks.h"
@@ -15,7 +15,7 @@ struct QuantisedCase {
   bool in_place, feeds_back;
 };
 
-// What one rank gives, and what came of it: its result and its errors, after three rounds.
+// One rank's input, and its result and errors after three rounds.
 struct QuantisedSide {
   std::vector<char> in, out, errors;
 
@@ -24,7 +24,7 @@ struct QuantisedSide {
         out((c.count + 1) * 4),
         errors((c.count + 1) * 4) {}
 
-  // At an odd address, if the result is to be elsewhere.
+  // Out of place, the input is at an odd address.
   void run(const QuantisedCase& c, tuttiComm_t comm, tuttiStream_t stream, Outcome& o) {
     char* const from = in.data() + (c.in_place ? 0 : 1);
     for (int round = 0; round < 3; round++)
@@ -83,7 +83,7 @@ TEST_CASE("operations that take several pieces, by phases and through the host, 
   FakePort port(4);
   const Seats seats = GENERATE(Seats::kOwnGpus, Seats::kStaged);
   require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
-    constexpr size_t kCount = (13 << 20) / 8 + 5;  // four pieces through the host
+    constexpr size_t kCount = (13 << 20) / 8 + 5;  // staged in four pieces
     GpuStream stream(port);
     std::vector<uint64_t> data(kCount), sums(kCount, 7);
     for (size_t i = 0; i < kCount; i++) data[i] = i + static_cast<size_t>(r);
@@ -129,8 +129,8 @@ TEST_CASE("ranks that are processes and share a GPU") {
                 o.take(tuttiAllReduce(data.data(), data.data(), count, tuttiInt32, tuttiMax, comm, stream));
               stream.synchronize();
               for (size_t i = 0; i < count; i++) o.wrong += data[i] != static_cast<int32_t>(i) + n - 1;
-              // Data that do not arrive are noticed when the communicator is made, and go through the host then. What
-              // is not large goes there anyway: a turn on the GPU for each process takes longer.
+              // If data do not arrive, this is noticed when the communicator is made, and they are staged. Data that
+              // are not large are staged anyway: a turn on the GPU for each process takes longer.
               const bool is_small = count * 4 <= static_cast<size_t>(n - 1) * (768 << 10);
               o.wrong += port.copies - copies != (broken || is_small ? 2 * 5 : 0);
             }
@@ -161,7 +161,7 @@ TEST_CASE("processes that share a GPU and call what goes different ways are told
         const std::string why = tuttiGetLastError(comm);
         o.wrong += why.find("count=1,") == std::string::npos || why.find("count=500000,") == std::string::npos;
         if (o.wrong > 0) o.message = why;
-        stream.synchronize();  // nothing waits for ever
+        stream.synchronize();  // it does not wait for ever
         (void)tuttiCommAbort(comm);
       },
       &config);
@@ -191,7 +191,7 @@ TEST_CASE("one thread holds all ranks, in a group") {
                            *streams[static_cast<size_t>(r)]) == tuttiSuccess);
   }
   REQUIRE(tuttiGroupEnd() == tuttiSuccess);
-  CHECK(port.runs == runs + 1);  // one kernel for all
+  CHECK(port.runs == runs + 1);  // one kernel for all ranks
   for (auto& stream : streams) stream->synchronize();
   for (const auto& d : data)
     for (size_t i = 0; i < d.size(); i++) REQUIRE(d[i] == static_cast<int64_t>(i) * 10);
@@ -234,7 +234,7 @@ TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch on
 
 TEST_CASE("an algorithm that is asked for is that of each root, and no other for what schedules do not do") {
   FakePort port(2);
-  for (const int first : {0, 1}) {  // the second rank's GPU
+  for (const int first : {0, 1}) {  // the GPU of rank 1
     const tuttiUniqueId id = new_id();
     std::vector<Outcome> outcomes(2);
     const auto run = [&](int r) {
@@ -325,7 +325,7 @@ TEST_CASE("messages between ranks on GPUs") {
 TEST_CASE("graphs: what was captured is done again at every launch") {
   FakePort port(4);
   for (const Seats seats : kAllSeats) {
-    if (seats == Seats::kTogether) continue;  // of one process: see the next test
+    if (seats == Seats::kTogether) continue;  // ranks of one process: see the next test
     require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
       GpuStream stream(port);
       std::vector<int64_t> data(2000, 1), gathered(6000);
@@ -367,7 +367,7 @@ TEST_CASE("graphs: a launch after finalizing is an error, which the communicator
       });
   for (const Outcome& o : outcomes) {
     CHECK(o.wrong == 0);
-    CHECK(o.code == tuttiInvalidUsage);  // a second tuttiCommFinalize says so as well
+    CHECK(o.code == tuttiInvalidUsage);  // a second tuttiCommFinalize reports it, too
     CHECK(contains(o.message, "was finalized"));
   }
 }
@@ -382,7 +382,7 @@ TEST_CASE("host memory that operations have outgrown stays, for a graph may use 
       o.take(tuttiAllReduce(data.data(), data.data(), count, tuttiInt32, tuttiSum, gpu, stream));
     stream.synchronize();
     o.wrong += port.host_frees != before;
-    o.take(tuttiBarrier(host, nullptr));  // nobody leaves before both have looked
+    o.take(tuttiBarrier(host, nullptr));  // nobody leaves before both have checked
   }));
 }
 
@@ -477,7 +477,7 @@ TEST_CASE("quantised sums on GPUs keep the order of calls, between others and on
     }
     first.synchronize();
     second.synchronize();
-    // All elements of a block are alike, so each is its largest: what rounding takes from that is tiny.
+    // All elements of a block are equal, so each is the block's largest, and rounding changes it very little.
     for (const float value : data) o.wrong += value < 63.99f || value > 64.01f;
   }));
 }

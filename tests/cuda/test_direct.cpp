@@ -1,5 +1,5 @@
-// GPU memory that network devices read and write by themselves. The GPUs are made up (fake.h), and so is the network
-// (direct_plugin.cpp), which takes the memory away from the CPU while it is at work there.
+// GPU memory that network devices access directly. The GPUs are made up (fake.h), and so is the network
+// (direct_plugin.cpp), which makes the memory inaccessible to the CPU while it works on it.
 #include <cstdlib>
 
 #include "beside.h"
@@ -25,8 +25,8 @@ class Setting {
   const char* const name_;
 };
 
-// Ranks that cannot map each other's memory, with a network that moves it: the made-up one, or with DIRECT_TEST_PLUGIN
-// that of the plugin verbs, whose devices really do.
+// Ranks that cannot map each other's memory, over a network that accesses it: the made-up one, or, with
+// DIRECT_TEST_PLUGIN, the verbs plugin, whose devices really do.
 const char* real_plugin() {
   return getenv("DIRECT_TEST_PLUGIN");
 }
@@ -37,7 +37,7 @@ struct Network {
       transports_{"TUTTI_TRANSPORTS", real_plugin() != nullptr ? "shm,verbs" : "shm,madeup"}, direct_;
 };
 
-// What is said of an all-reduce of `count` floats.
+// tuttiExplain's text for an all-reduce of `count` floats.
 std::string explained(tuttiComm_t comm, size_t count) {
   char text[8192];
   size_t bytes = sizeof text;
@@ -62,7 +62,7 @@ TEST_CASE("pieces of operations stay in their room, and what is sent is received
           INFO(tutti::traits(what).name << " " << count << " of " << n << " in " << room_bytes);
           operation.input = reinterpret_cast<void*>(uintptr_t{1} << 40);
           operation.output = reinterpret_cast<void*>(uintptr_t{2} << 40);
-          // By sender and receiver: messages, in their order.
+          // Messages by sender and receiver, in order.
           std::map<std::pair<int, int>, std::vector<uint64_t>> sent, received;
           bool stays = true;
           char* const room = reinterpret_cast<char*>(uintptr_t{3} << 40);
@@ -140,7 +140,7 @@ TEST_CASE("all collectives from GPU to GPU by a network, without the CPU", "[net
           compare(c, r, n, gpu, host, stream, o, seed++);
         }
     }));
-    CHECK(port.flushes > n * kCollectiveCases * 4);  // only what goes by a network needs them
+    CHECK(port.flushes > n * kCollectiveCases * 4);  // only messages over the network need flushes
   }
 }
 
@@ -222,8 +222,8 @@ TEST_CASE("messages by a network, in groups, and of a rank to itself", "[network
   const Network network("1");
   require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     GpuStream stream(port);
-    // 20 MB and 40 MB together need more than the first room has, as do other tests' operations. A real network is an
-    // emulated one, and slow.
+    // 20 MB and 40 MB together exceed the first room, as other tests' operations do. A real network is emulated
+    // here, and slow.
     const size_t most = kSanitized || real_plugin() != nullptr ? 20'003 : 2'500'003;
     for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, most}) {
       std::vector<int64_t> out(count + 1, r), from_left(count + 1, -1), own(count + 1, -1), far(2 * count + 1, -1);
@@ -239,7 +239,7 @@ TEST_CASE("messages by a network, in groups, and of a rank to itself", "[network
       stream.synchronize();
       const auto is_right = [](const std::vector<int64_t>& received, int64_t value) {
         std::vector<int64_t> wanted(received.size() - 1, value);
-        wanted.push_back(-1);  // behind what is received
+        wanted.push_back(-1);  // the guard after the received data
         return received == wanted;
       };
       o.wrong += !is_right(from_left, (r + 2) % 3) || !is_right(own, r) || !is_right(far, 10 + (r + 1) % 3);
@@ -272,7 +272,7 @@ TEST_CASE("a graph of messages by a network is replayed after others have needed
   const Network network("1");
   require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     std::vector<int32_t> out(1000, r), in(1000, -1);
-    // In and out: more than the first room, but where the network is an emulated one.
+    // Both directions exceed the first room, except on the emulated network.
     std::vector<char> much(real_plugin() != nullptr ? 40'000 : 40 << 20, 'x'), as_much(much.size());
     GpuStream stream(port);
     const auto swap = [&](const void* from, void* to, size_t bytes) {
@@ -327,7 +327,7 @@ TEST_CASE("where one rank cannot, all go through the host's memory, and say why"
 TEST_CASE("a GPU that no longer sees what the network writes breaks the communicator on all ranks", "[network]") {
   FakePort port(2);
   const Network network;
-  port.fails_flushes = 8;  // two are for trying out
+  port.fails_flushes = 8;  // two of them for the probe
   const auto outcomes = run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     std::vector<float> data(1000);
     GpuStream stream(port);
@@ -376,12 +376,12 @@ TEST_CASE("aborting frees a stream that waits for the network", "[network]") {
 
 namespace {
 
-// The made-up network ends at its process: then these go through the host's memory.
+// The made-up network does not reach other processes, so these messages are staged.
 bool goes_directly(tuttiComm_t comm) {
   return real_plugin() == nullptr || explained(comm, 100'000).find("GPUDirect RDMA), because") != std::string::npos;
 }
 
-// What ranks on GPUs, each a process, come to.
+// Outcomes of ranks on GPUs, each a process.
 std::vector<Outcome> run_by_network(int n, const std::function<void(FakePort&, int, tuttiComm_t, Outcome&)>& body) {
   FakePort port(1);
   port.has_no_words = true;

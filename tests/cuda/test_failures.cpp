@@ -1,5 +1,5 @@
-// What goes wrong with communicators on GPUs, and how it ends. Streams are destroyed before the buffers that they may
-// still be at work on: their end waits.
+// Failures of communicators on GPUs, and how they end. Streams are destroyed before the buffers that they may still
+// use: destroying a stream waits for its work.
 #include <barrier>
 #include <string>
 
@@ -46,7 +46,7 @@ TEST_CASE("operations on GPUs are refused after finalizing, whatever way they ta
 
 TEST_CASE("ranks of one GPU are told both calls also where one of them goes through the host") {
   FakePort port(1);
-  setenv("TUTTI_OP_TIMEOUT", "10", 1);  // for who waits
+  setenv("TUTTI_OP_TIMEOUT", "10", 1);  // for the rank that waits
   const auto outcomes =
       run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
         std::vector<float> data(100);
@@ -89,7 +89,7 @@ TEST_CASE("ranks of one process on several GPUs that call different things are t
             }
             o.code = state;
             o.message = tuttiGetLastError(gpu);
-            (void)tuttiCommAbort(gpu);  // before the stream, which waits for the other ranks until then
+            (void)tuttiCommAbort(gpu);  // before the stream is destroyed, which otherwise waits for the other ranks
           });
       for (const Outcome& o : outcomes) {
         CHECK(o.code == tuttiInvalidUsage);
@@ -99,8 +99,8 @@ TEST_CASE("ranks of one process on several GPUs that call different things are t
     }
 }
 
-// Kernels that are under way when a communicator breaks read what others write at the same time; nobody uses that, but
-// ThreadSanitizer cannot know.
+// Kernels that run while a communicator breaks read what others write at the same time; the data are never used, but
+// ThreadSanitizer cannot know that.
 #ifndef TUTTI_TEST_TSAN
 TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") {
   FakePort port(2);
@@ -113,8 +113,8 @@ TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") 
       o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
       (void)tuttiCommGetAsyncError(gpu, &state);
     }
-    if (o.code == tuttiSuccess) o.code = state;  // the other rank was the first
-    (void)tuttiCommDestroy(gpu);                 // before the stream, which waits for the other rank until then
+    if (o.code == tuttiSuccess) o.code = state;  // the other rank failed first
+    (void)tuttiCommDestroy(gpu);                 // before the stream, which otherwise waits for the other rank
   });
   for (const Outcome& o : outcomes) {
     CHECK(o.code == tuttiUnhandledCudaError);
@@ -139,7 +139,7 @@ TEST_CASE("what a GPU reports while nobody calls breaks the communicator on all 
     }
     o.wrong += state != tuttiUnhandledCudaError;
     if (r == 0) port.refuses_queries = false;
-    (void)tuttiCommAbort(gpu);  // before the stream, which waits for the other rank until then
+    (void)tuttiCommAbort(gpu);  // before the stream, which otherwise waits for the other rank
   });
   for (const Outcome& o : outcomes) CHECK(o.wrong == 0);
 }

@@ -1,4 +1,4 @@
-// The copying and reducing kernels, run on the CPU: against the scalar reference, bit by bit.
+// The copying and reducing kernels on the CPU, compared with the scalar reference bit by bit.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -22,7 +22,7 @@ struct Shape {
   size_t elems = 0;
   uint32_t divisor = 0;
   size_t misalign = 0;
-  bool apart = false;  // buffers are not equally far from a multiple of 16
+  bool apart = false;  // buffers are misaligned differently relative to 16 bytes
 
   size_t bytes() const { return elems * dtype_bytes(dtype); }
   std::string text() const {
@@ -32,8 +32,8 @@ struct Shape {
   }
 };
 
-// Buffers of equal length, each `misalign` bytes past a multiple of 64 (and one element more than the last one, if they
-// are to lie apart), with guards around.
+// Buffers of equal length, each `misalign` bytes past a multiple of 64 (and, with `apart`, one more element than the
+// previous one), with guards around them.
 class Buffers {
  public:
   Buffers(const Shape& shape, int n) : shape_(shape) {
@@ -72,7 +72,7 @@ bool same_floats(const uint8_t* a, const uint8_t* b, size_t elems) {
     F x, y;
     memcpy(&x, a + i * sizeof x, sizeof x);
     memcpy(&y, b + i * sizeof y, sizeof y);
-    if (memcmp(&x, &y, sizeof x) != 0 && (x == x || y == y)) return false;  // which NaN is the compiler's choice
+    if (memcmp(&x, &y, sizeof x) != 0 && (x == x || y == y)) return false;  // the compiler chooses the NaN
   }
   return true;
 }
@@ -96,12 +96,12 @@ std::vector<uint8_t> reference(const Shape& shape, const std::vector<const void*
   return out;
 }
 
-// Nothing is launched without a block.
+// Nothing is launched if there are no blocks.
 void run(const cuda::JobList& list) {
   if (cuda::tiles_of(list) > 0) tutti_test::kernels().run(list);
 }
 
-// One job over random data, by large tiles or by small ones, out of place or into the sources.
+// One job over random data, with large or small tiles, out of place or into the sources.
 void check(const Shape& shape, bool in_place, uint32_t seed) {
   constexpr int kMany = 4096;  // multiprocessors
   const int multiprocessors = seed % 2 == 0 ? kMany : 0;
@@ -134,7 +134,7 @@ constexpr size_t kLengths[] = {0, 1, 3, 15, 16, 17, 129, 1031, 5003, 20011};
 
 TEST_CASE("the GPU's reductions have the scalar reference's bits") {
   uint32_t seed = 1;
-  const int step = kSanitized ? 3 : 1;  // operators beside each other differ in what they compute only
+  const int step = kSanitized ? 3 : 1;  // adjacent operators differ only in what they compute
   for (int type = 0; type < kDataTypes; type++)
     for (int op = type % step; op < kRedOps; op += step)
       for (const size_t elems : kLengths) {
@@ -171,7 +171,7 @@ TEST_CASE("copies between any two places, by packs, words or bytes") {
         std::vector<uint8_t> in(elems + 64), out(elems + 64, kGuard);
         for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<uint8_t>(i * 7 + from);
         const void* src[] = {in.data() + from};
-        void* dst[] = {out.data() + to, out.data() + to};  // places that fit each other
+        void* dst[] = {out.data() + to, out.data() + to};  // places with the same alignment
         cuda::JobList list;
         REQUIRE(list.add(elems, 0, src, 1, dst, 2));
         cuda::finish_list(list, 0);
@@ -188,7 +188,7 @@ TEST_CASE("copies between any two places, by packs, words or bytes") {
 TEST_CASE("small operations employ more blocks, large ones have large tiles") {
   cuda::JobList list;
   list.dtype = DataType::kFloat32;
-  const void* src[] = {&list, &list};  // nothing runs
+  const void* src[] = {&list, &list};  // never run
   void* dst[] = {&list};
   REQUIRE(list.add((64 << 10) / 4, 0, src, 2, dst, 1));
   cuda::finish_list(list, 1);

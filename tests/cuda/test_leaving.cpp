@@ -1,4 +1,4 @@
-// Ranks that destroy their communicators while others still have to do with their memory.
+// Ranks that destroy their communicators while others still use their memory.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ TEST_CASE("memory of a rank that has left stays until the others no longer write
 }
 
 TEST_CASE("what the GPU may still use stays if the GPU cannot be asked") {
-  // Threads stay, too, and each test of processes that follows would wait 100 s for them (see Processes).
+  // Threads stay, too, and each later test with processes would wait 100 s for them (see Processes).
   if (kSanitized) {
     WARN("skipped: with a sanitizer the threads that stay would make later tests wait");
     return;
@@ -77,7 +77,7 @@ TEST_CASE("what the GPU may still use stays if the GPU cannot be asked") {
         port.refuses_queries = true;
         (void)tuttiCommDestroy(comm);
         __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-        stream.synchronize();  // with all memory that it uses
+        stream.synchronize();  // while all memory that it uses still exists
       });
     for (auto& thread : threads) thread.join();
     require_success(outcomes);
@@ -102,14 +102,14 @@ TEST_CASE("a process frees nothing that others have mapped") {
       if (rank != turn % 2) o.take(tuttiCommDestroy(comm));
       o.take(tuttiBarrier(host, nullptr));
     }
-    o.wrong += static_cast<size_t>(port->early_frees) + (port->allocations() > 2);  // what the last turns left
+    o.wrong += static_cast<size_t>(port->early_frees) + (port->allocations() > 2);  // those of the last turns
   });
   require_success(ranks.wait());
 }
 
 TEST_CASE("a rank that leaves lets go of what the others have registered") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
-    constexpr size_t kCount = (1 << 18) + 1;  // more than what goes by another way
+    constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
     auto* port = new FakePort(2);
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
     config.cudaDevice = rank;
@@ -126,7 +126,7 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
       const int before = port->runs;
       o.take(tuttiAllReduce(data, data, kCount, tuttiInt32, tuttiSum, comm, stream));
       stream.synchronize();
-      o.wrong += port->runs - before != 1;  // done where the buffers lie
+      o.wrong += port->runs - before != 1;  // done directly in the buffers
     }
     o.take(tuttiBarrier(host, nullptr));
     if (rank == 1) o.take(tuttiCommDestroy(comm));
@@ -135,7 +135,7 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
     const int said = memfd_create("log", MFD_CLOEXEC);
     o.wrong += dup2(said, STDERR_FILENO) != STDERR_FILENO;
     o.take(tuttiCommDeregister(comm, handle));
-    o.wrong += lseek(said, 0, SEEK_END) != 0;  // that somebody still has it mapped
+    o.wrong += lseek(said, 0, SEEK_END) != 0;  // a log line: a peer still has it mapped
     port->free(data);
     o.wrong += static_cast<size_t>(port->early_frees);
     o.take(tuttiCommDestroy(comm));
@@ -145,7 +145,7 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
 
 TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then: its thread would wait, too") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
-    constexpr size_t kCount = (1 << 18) + 1;  // more than what goes by another way
+    constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
     auto* port = new FakePort(2);
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
     config.cudaDevice = rank;

@@ -1,5 +1,5 @@
-// All-reduces by lines, whose ranks are threads: against the scalar reference bit by bit, launch after launch in the
-// same rooms, and against the interpreter with the schedules that they stand for, which the checker has proved.
+// All-reduces by lines, whose ranks are threads: compared with the scalar reference bit by bit, launch after launch in
+// the same rooms, and with the interpreter of the schedules that they represent, which the checker has proved.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -30,18 +30,18 @@ struct LinesCase {
   size_t misalign = 0;
 };
 
-// Finite values of any type, small enough that products stay so.
+// Finite values of any type, small enough that products stay finite.
 void fill(std::vector<char>& bytes, const LinesCase& c, std::mt19937& random) {
   for (char& byte : bytes) byte = static_cast<char>(random() % 128);
   const size_t size = dtype_bytes(c.dtype);
   const bool is_float = c.dtype == DataType::kFloat32 || c.dtype == DataType::kFloat64 || is_small_float(c.dtype);
   for (size_t i = 0; is_float && i + size <= bytes.size(); i += size) {
-    char& top = bytes[i + size - 1];  // 0x3?: about one, or half of it where the exponent is short
+    char& top = bytes[i + size - 1];  // 0x3?: about 1, or 0.5 if the exponent is short
     top = static_cast<char>(0x30 + random() % 14);
   }
 }
 
-// The ranks of a group, and what each launch needs of them.
+// The ranks of a group, and what their launches need.
 class Group {
  public:
   explicit Group(int n) : n_(n), epochs_(static_cast<size_t>(n)) {
@@ -128,7 +128,7 @@ std::vector<std::vector<char>> inputs_of(const LinesCase& c, int n, uint32_t see
 void check_case(Group& group, int n, const LinesCase& c, uint32_t seed) {
   INFO(dtype_name(c.dtype) << " " << red_op_name(c.op) << ", " << c.elems << " elements, " << n << " ranks, " << c.hops
                            << " hops, misalign " << c.misalign << (c.in_place ? ", in place" : ""));
-  // On a GPU for each rank every launch fits (kLineMultiprocessors); on one for all of them some do not.
+  // With one GPU per rank every launch fits (kLineMultiprocessors); on one GPU for all of them some do not.
   if (!tutti_test::kernels().hold(static_cast<uint32_t>(n) * cuda::line_blocks(group.call_of(c, 0)))) return;
   const auto inputs = inputs_of(c, n, seed);
   const auto expected = reference(c, inputs);

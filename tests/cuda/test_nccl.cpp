@@ -1,4 +1,4 @@
-// libnccl.so.2 where there are GPUs, by a CUDA runtime and driver that are made up (cudart/cudart.h).
+// libnccl.so.2 where there are GPUs, over a made-up CUDA runtime and driver (cudart/cudart.h).
 #include <cuda_runtime_api.h>
 #include <tutti/tutti.h>
 
@@ -7,7 +7,7 @@
 #include "catch.h"
 #include "nccl/abi.h"
 
-extern "C" int (*const leads_to)(unsigned);  // of libcuda.so.1
+extern "C" int (*const leads_to)(unsigned);  // in libcuda.so.1
 
 namespace {
 
@@ -23,7 +23,7 @@ cudaPointerAttributes attributes_of(const void* memory) {
 
 }  // namespace
 
-// The linker keeps libraries of which something is used.
+// The linker only keeps libraries of which something is used.
 TEST_CASE("libnccl: it finds the driver by its name, and the library that finds this runtime") {
   CHECK(leads_to(0) == 0);
   int version = 0;

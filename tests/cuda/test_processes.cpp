@@ -1,4 +1,4 @@
-// Ranks that are processes with a GPU each (made up, fake.h): they have the ways that ranks of one process have.
+// Ranks that are processes with one made-up GPU each (fake.h): data can go the same ways as in one process.
 #include <string>
 
 #include "gpu_ranks.h"
@@ -9,7 +9,7 @@ using namespace tutti_test;
 
 namespace {
 
-constexpr size_t kCount = (1 << 18) + 77;  // ints that are more than what goes by another way
+constexpr size_t kCount = (1 << 18) + 77;  // more ints than what is not done in place
 
 using Body = std::function<void(int rank, FakePort& port, tuttiComm_t comm, Outcome& outcome)>;
 
@@ -31,7 +31,7 @@ std::vector<Outcome> run_processes(int n, const Body& body, const char* algo = n
   return ranks.wait();
 }
 
-// Ints on a made-up GPU, and a stream of it.
+// Ints on a made-up GPU, and one of its streams.
 struct Data {
   Data(FakePort& owner, size_t count)
       : port(owner), stream(owner), elems(count), at(static_cast<int32_t*>(owner.allocate(count * 4).value())) {}
@@ -55,7 +55,7 @@ tuttiResult_t sum(Data& data, tuttiComm_t comm) {
   return tuttiAllReduce(data.at, data.at, data.elems, tuttiInt32, tuttiSum, comm, data.stream);
 }
 
-// What becomes of the communicator, sooner or later.
+// The communicator's error, once there is one.
 tuttiResult_t wait_for_error(tuttiComm_t comm) {
   tuttiResult_t state = tuttiSuccess;
   for (int i = 0; i < 30'000 && state == tuttiSuccess; i++) {
@@ -133,7 +133,7 @@ TEST_CASE("processes that call different things are told both calls, and no stre
       if (state == tuttiSuccess) state = wait_for_error(comm);
       o.code = state;
       o.message = tuttiGetLastError(comm);
-      data.stream.synchronize();  // though nobody has aborted the communicator
+      data.stream.synchronize();  // although the communicator has not been aborted
     });
     for (const Outcome& o : outcomes) {
       CHECK(o.code == tuttiInvalidUsage);
@@ -156,7 +156,7 @@ TEST_CASE("a process may be far ahead of another one, and waits when it is too f
 }
 
 TEST_CASE("large operations of processes are done where registered buffers lie") {
-  // Registered by all; all but one; nobody; all, but one cannot map the others'.
+  // Registered by all; by all but one; by none; by all, but one cannot map the others' memory.
   enum class How { kAll, kNotByOne, kNone, kRefused };
   for (const How how : {How::kAll, How::kNotByOne, How::kNone, How::kRefused}) {
     INFO(static_cast<int>(how));
@@ -164,7 +164,7 @@ TEST_CASE("large operations of processes are done where registered buffers lie")
       constexpr size_t kShift = 5;  // elements
       const bool registers = how == How::kAll || how == How::kRefused || (how == How::kNotByOne && rank != 2);
       port.refuses_maps = how == How::kRefused && rank == 1;
-      for (int turn = 0; turn < 3; turn++) {  // memory comes and goes
+      for (int turn = 0; turn < 3; turn++) {  // memory is allocated and freed each time
         Data whole(port, 4 * kCount);
         void* handle = nullptr;
         if (registers) o.take(tuttiCommRegister(comm, whole.at + kShift, (4 * kCount - kShift) * 4, &handle));
@@ -177,11 +177,11 @@ TEST_CASE("large operations of processes are done where registered buffers lie")
         o.take(tuttiBroadcast(in, out, kCount, tuttiInt32, 1, comm, whole.stream));
         whole.stream.synchronize();
         for (size_t i = 0; i < kCount; i++) o.wrong += in[i] != 6 || out[i] != 6;
-        // A kernel for the sum and one for the broadcast; the gathered blocks are small and go by phases.
+        // One kernel each for the sum and the broadcast; the gathered blocks are small and go by phases.
         o.wrong += (port.runs - before == 2 + 2) != (how == How::kAll);
         o.take(tuttiCommDeregister(comm, handle));
       }
-      o.wrong += static_cast<size_t>(port.early_frees);  // of what others had mapped still
+      o.wrong += static_cast<size_t>(port.early_frees);  // of memory that others still had mapped
     }));
   }
 }
@@ -240,11 +240,11 @@ TEST_CASE("what is registered is neither more than its allocation nor memory of 
     Data data(port, kCount);
     std::vector<int32_t> on_host(kCount);
     void* handle = nullptr;
-    o.take(tuttiCommRegister(comm, data.at, (kCount + (1 << 20)) * 4, &handle));  // accepted without effect
+    o.take(tuttiCommRegister(comm, data.at, (kCount + (1 << 20)) * 4, &handle));  // accepted, no effect
     o.take(tuttiCommDeregister(comm, handle));
     o.take(tuttiCommRegister(comm, on_host.data(), kCount * 4, &handle));
     o.take(tuttiCommDeregister(comm, handle));
-    std::vector<void*> handles(300);  // more than can have one
+    std::vector<void*> handles(300);  // more than can be registered
     for (void*& h : handles) o.take(tuttiCommRegister(comm, data.at, kCount * 4, &h));
     data.fill(4);
     o.take(sum(data, comm));

@@ -1,4 +1,4 @@
-// The GPU's interpreter of schedules, block by block as threads: schedules that the checker has proved give right sums
+// The GPU's interpreter of schedules, with blocks as threads: schedules that the checker has proved give right sums
 // over links of few and small slots, launch after launch.
 #include <cstring>
 #include <memory>
@@ -51,7 +51,7 @@ uint32_t input_of(int rank, size_t i) {
   return static_cast<uint32_t>(i * 2654435761u) ^ static_cast<uint32_t>(rank * 40503);
 }
 
-// What element i of the output of `rank` has to be; `count` elements to a block.
+// The right value of element i of `rank`'s output; blocks have `count` elements.
 uint32_t expected(const ProgramCase& c, int n, int root, int rank, size_t i, size_t count) {
   if (c.collective == Collective::kBroadcast) return input_of(root, i);
   if (c.collective == Collective::kAllGather) return input_of(static_cast<int>(i / count), i % count);
@@ -97,7 +97,7 @@ void check_schedules(const ProgramCase& c, const cuda::Schedules& schedules, int
   REQUIRE(checked);
 }
 
-// Launches all calls, each on a stream of its own, for as many ranks as it is of, and compares.
+// Launches each call on its own stream, for as many ranks as it contains, and checks the outputs.
 void run_calls(FakePort& port, const ProgramCase& c, int n, const std::vector<cuda::ProgramCall>& calls) {
   for (const size_t count : {size_t{1}, size_t{37}, size_t{1000}, size_t{5003}}) {
     Buffers b = buffers_of(c, n, count);
@@ -129,7 +129,7 @@ void run_shared(FakePort& port, const ProgramCase& c, int n, const cuda::Program
   run_calls(port, c, n, {loaded.value()->call()});
 }
 
-// Every rank has a launch of its own, and all kinds follow each other on the same links.
+// Every rank has its own launch, and all kinds follow each other on the same links.
 void run_spread(FakePort& port, int n, const cuda::ProgramShape& shape) {
   INFO(n << " ranks, stripes " << shape.n_stripes << ", slots of " << shape.slot_bytes);
   std::vector<cuda::Schedules> kinds;
@@ -184,7 +184,7 @@ TEST_CASE("blocks that do not fit on the GPU at once are refused with the remedy
   CHECK(refused.error().code == Code::kInvalidUsage);
   CHECK(refused.error().message.find("16 blocks at once") != std::string::npos);
   CHECK(refused.error().message.find("room for 8") != std::string::npos);
-  operation.dtype = DataType::kBfloat16;  // is to be rounded once
+  operation.dtype = DataType::kBfloat16;  // must be rounded once
   CHECK(!cuda::interprets(operation, Algo::kRing));
 }
 
@@ -201,7 +201,7 @@ TEST_CASE("an aborted launch ends though a message never comes") {
     call.inputs[r] = b.in[r].data();
     call.outputs[r] = b.out[r].data();
   }
-  call.n_ranks = 1;  // the other one has no blocks
+  call.n_ranks = 1;  // rank 1 has no blocks
   const auto abort = std::make_unique<uint32_t>();
   call.abort = abort.get();
   const auto stream = port.create_stream().value();

@@ -1,4 +1,4 @@
-// Streams that share hardware queues, as CUDA_DEVICE_MAX_CONNECTIONS says: what waits holds up others.
+// Streams that share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS): a waiting one holds up others.
 #include <algorithm>
 #include <barrier>
 #include <condition_variable>
@@ -11,7 +11,7 @@ using namespace tutti_test;
 
 namespace {
 
-// What hangs is let go, and counts as failed.
+// Releases what hangs, and counts that as a failure.
 class Patience {
  public:
   explicit Patience(FakePort& port) : thread_([this, &port] { wait(port); }) {}
@@ -45,7 +45,7 @@ void exchange(int r, tuttiComm_t gpu, GpuStream& stream, Outcome& o) {
   o.take(tuttiSend(out.data(), out.size(), tuttiInt32, (r + 1) % 3, gpu, stream));
   o.take(tuttiRecv(in.data(), in.size(), tuttiInt32, (r + 2) % 3, gpu, stream));
   o.take(tuttiGroupEnd());
-  // Two messages between the same ranks keep their order, and one goes to the rank itself.
+  // Two messages between the same ranks stay in order, and one goes to the rank itself.
   o.take(tuttiGroupStart());
   if (r == 0) o.take(tuttiSend(out.data(), 100, tuttiInt32, 0, gpu, stream));
   if (r == 0) o.take(tuttiRecv(from_both.data() + 100, 100, tuttiInt32, 0, gpu, stream));
@@ -60,7 +60,7 @@ void exchange(int r, tuttiComm_t gpu, GpuStream& stream, Outcome& o) {
   for (size_t i = 0; i < 200 && r == 0; i++) o.wrong += from_both[i] != (i < 50 ? 1 : 0);
 }
 
-// Blocks of unequal size of four ranks, which each rank puts elsewhere.
+// Blocks of unequal size from four ranks, placed differently by each rank.
 void gather_unequal(int r, tuttiComm_t gpu, GpuStream& stream, Outcome& o) {
   constexpr size_t kCounts[] = {700, 1, 33, 5};
   std::vector<size_t> at(4);
@@ -76,7 +76,7 @@ void gather_unequal(int r, tuttiComm_t gpu, GpuStream& stream, Outcome& o) {
   for (size_t b = 0; b < 4; b++)
     for (size_t i = 0; i < kCounts[b]; i++) o.wrong += all[at[b] + i] != static_cast<int32_t>(b);
   const auto untouched = static_cast<int>(std::count(all.begin(), all.end(), -1));
-  o.wrong += untouched != 4 * r;  // what lies between the blocks
+  o.wrong += untouched != 4 * r;  // the gaps between the blocks
 }
 
 }  // namespace
@@ -268,7 +268,7 @@ TEST_CASE("eight ranks on one GPU make few calls for a small operation") {
       all.arrive_and_wait();
       o.take(tuttiAllReduce(&number, &number, 1, tuttiInt64, tuttiSum, gpu, stream));
       all.arrive_and_wait();
-      // The eighth stream waits for an event in each of the seven others, launches and says when; seven wait for that.
+      // The eighth stream waits for an event in each of the seven others, launches and records one; they wait for it.
       o.wrong += port.calls != 7 + 7 + 1 + 1 + 7;
       stream.synchronize();
     }
@@ -283,7 +283,7 @@ TEST_CASE("eight ranks on one GPU make few calls for a small operation") {
   for (int r = 0; r < kRanks; r++)
     REQUIRE(tuttiAllReduce(&numbers[r], &numbers[r], 1, tuttiInt64, tuttiSum, comms[r], stream) == tuttiSuccess);
   REQUIRE(tuttiGroupEnd() == tuttiSuccess);
-  CHECK(port.calls == 2);  // all in one stream: a kernel and an event
+  CHECK(port.calls == 2);  // all in one stream: one kernel and one event
   stream.synchronize();
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }

@@ -1,4 +1,4 @@
-// Ranks of one process on several GPUs (made up, fake.h): large operations are done where the ranks' buffers lie.
+// Ranks of one process on several made-up GPUs (fake.h): large operations work directly in the ranks' buffers.
 #include <algorithm>
 #include <string>
 
@@ -11,7 +11,7 @@ using namespace tutti_test;
 
 namespace {
 
-constexpr size_t kBytes = (1 << 20) + 64;  // more than what goes by another way
+constexpr size_t kBytes = (1 << 20) + 64;  // more than what is not done in place
 
 // Memory of a made-up GPU.
 class GpuMemory {
@@ -27,7 +27,7 @@ class GpuMemory {
   char* memory_;
 };
 
-// One operation in memory of the GPU, `shift` bytes into an allocation, and on the host.
+// One operation in GPU memory, `shift` bytes into an allocation, and the same on the host.
 void compare_there(FakePort& port, const Case& c, size_t shift, int rank, int n, tuttiComm_t on_gpu,
                    tuttiComm_t on_host, Outcome& outcome, uint32_t seed) {
   const Sizes sizes = sizes_of(c, n);
@@ -43,7 +43,7 @@ void compare_there(FakePort& port, const Case& c, size_t shift, int rank, int n,
   outcome.wrong += memcmp(gpu_out.get() + shift, host.data(), host.size()) != 0;
 }
 
-// Rank 0's, beside others that do and say what it does.
+// Rank 0's host, among others that do and say the same as it does.
 class AmongTwins final : public tutti::cuda::Host {
  public:
   explicit AmongTwins(int n_ranks) : n_ranks_(n_ranks) {}
@@ -106,7 +106,7 @@ TEST_CASE("large operations are done where the buffers lie, if all GPUs reach th
               seed++;
             }
           }));
-      // One kernel on each GPU for each operation, but for those in which a rank has nothing to do.
+      // One kernel per GPU and operation, except those in which a rank has nothing to do.
       const int most = n * kCollectiveCases;
       CHECK((port.runs - before <= most) == !hides);
     }
@@ -115,7 +115,7 @@ TEST_CASE("large operations are done where the buffers lie, if all GPUs reach th
 TEST_CASE("all types and operators where the buffers lie") {
   FakePort port(3);
   const int before = port.runs;
-  // Where it takes long, each type with one operator is enough.
+  // In slow runs one operator for each type is enough.
   const int step = tutti_test::is_slow() ? tuttiNumOps : 1;
   require_success(run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
     uint32_t seed = 1;
@@ -161,7 +161,7 @@ TEST_CASE("where one rank's buffer cannot be reached nobody's is") {
     stream.synchronize();
     o.wrong += elsewhere.size() - static_cast<size_t>(std::count(data, data + elsewhere.size(), 3));
   }));
-  CHECK(port.runs - before == 2 * 2);  // each rank puts and takes
+  CHECK(port.runs - before == 2 * 2);  // each rank puts and takes once
 }
 
 TEST_CASE("in place, replayed, and with two ranks on one of the GPUs") {

@@ -1,6 +1,6 @@
-// The port over CUDA's runtime, with those of CUDA's functions that it calls made up by the linker (--wrap): they are
-// as strict as the driver about threads without a context, about what must not happen during a capture, and about the
-// default stream.
+// The port over CUDA's runtime, with the functions that it calls replaced by the linker (--wrap): they are as strict as
+// the driver about threads without a context, about what is forbidden during a capture, and about the default
+// stream.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -20,16 +20,16 @@ thread_local bool t_has_context = false;
 thread_local int t_device = 0;
 std::set<int> g_contexts;  // devices on which this program has one
 thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
-bool g_captures = false;  // somebody in this program
+bool g_captures = false;  // a thread of this program is capturing
 int g_spoilt = 0, g_default_streams = 0;
 size_t g_rows = 0;  // of the last copy
 std::set<const void*> g_loaded;
-std::vector<unsigned> g_batches;   // of words: how many each
-std::vector<CUdeviceptr> g_words;  // where, of all of them
+std::vector<unsigned> g_batches;   // words in each batch
+std::vector<CUdeviceptr> g_words;  // addresses of all words
 char g_memory[4096];
 constexpr int kHighestPriority = -5;
 
-// What spoils a capture, unless the thread stands apart.
+// Calls that invalidate a capture unless the thread's mode is relaxed.
 cudaError_t unsafe() {
   if (!g_captures || t_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
   g_spoilt++;
@@ -54,7 +54,7 @@ CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
   return CUDA_SUCCESS;
 }
 
-// What the words wait for has to be equal: answers are numbers that grow.
+// A wait must be for equality: the values are numbers that grow.
 CUresult batch_words(CUstream, unsigned n, CUstreamBatchMemOpParams* params, unsigned) {
   constexpr unsigned kMost = 256;
   if (n > kMost) return CUDA_ERROR_INVALID_VALUE;
@@ -80,7 +80,7 @@ cudaError_t driver_function(const char* name, void** function) {
 
 extern "C" {
 cudaError_t __wrap_cudaGetDevice(int* device) {
-  *device = t_device;  // also without a context
+  *device = t_device;  // even without a context
   return cudaSuccess;
 }
 cudaError_t __wrap_cudaSetDevice(int device) {
@@ -133,7 +133,7 @@ cudaError_t __wrap_cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t, unsig
 cudaError_t __wrap_cudaIpcCloseMemHandle(void*) {
   return unsafe();
 }
-// As CUDA 13.0 does it, whatever the thread's mode is.
+// CUDA 13.0 behaves like this in every thread mode.
 cudaError_t __wrap_cudaStreamGetId(cudaStream_t, unsigned long long* id) {
   *id = 7;
   if (!g_captures) return cudaSuccess;

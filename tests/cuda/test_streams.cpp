@@ -1,4 +1,4 @@
-// Streams as CUDA has them: one handle that means another stream in every thread, and handles that are given out again.
+// Streams as CUDA has them: a handle that means a different stream in every thread, and handles that are reused.
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 constexpr int kStreamRanks = 3;
 constexpr size_t kStreamElems = 1000;
 
-// Keeps what comes after it in a stream from being done.
+// Blocks everything that comes after it in a stream.
 struct Gate {
   uint32_t word = 0;
   void stand_in(FakePort& port, cuda::StreamRef stream) {
@@ -27,7 +27,7 @@ struct Gate {
   void open() { __atomic_store_n(&word, 1, __ATOMIC_RELEASE); }
 };
 
-// So that what does not wait is done by then, most likely; nothing depends on it.
+// Time for work that does not wait to finish, most likely; the result does not depend on it.
 void give_time() {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
@@ -70,7 +70,7 @@ TEST_CASE("the stream of every thread is another one, though they have the same 
 
 TEST_CASE("a stream with the handle of one that was destroyed comes after that one's operations") {
   FakePort port(kStreamRanks);
-  std::atomic<int> had_the_handle{0};  // not all: another thread may have got the memory meanwhile
+  std::atomic<int> had_the_handle{0};  // not all of them: another thread may have got the memory meanwhile
   for (const Seats seats : kAllSeats) {
     std::vector<Gate> gates(kStreamRanks);
     std::barrier all(kStreamRanks);
@@ -124,7 +124,7 @@ TEST_CASE("a message takes what its sender's stream has done before, and nothing
       }
       stream.synchronize();
       o.wrong += not_equal(data, r == 0 ? 2 : 1);
-      all.arrive_and_wait();  // what goes wrong may still read it
+      all.arrive_and_wait();  // a wrong operation may still read it
     }));
   }
 }
@@ -147,7 +147,7 @@ TEST_CASE("the streams of ranks that share a GPU all wait for what one of them d
       }
       stream.synchronize();
       o.wrong += not_equal(data, 3);
-      all.arrive_and_wait();  // what goes wrong may still read it
+      all.arrive_and_wait();  // a wrong operation may still read it
     }));
   }
 }
@@ -168,7 +168,7 @@ TEST_CASE("two threads of a rank that call at once have each their own stream of
         GpuStream stream(port);
         for (Numbers& numbers : data) copy(port, numbers, source, stream.ref());
         start.arrive_and_wait();
-        give_time();  // both of the other rank's threads wait by then
+        give_time();  // by then both threads of the other rank wait
         for (Numbers& numbers : data) o.take(add_up(numbers, stream.ref()));
         stream.synchronize();
         continue;

@@ -1,5 +1,5 @@
-// The library over CUDA's runtime as strict as that is (cudart/cudart.h): what spoils captures, a default stream that
-// all blocking streams wait for, memory that is freed and kernels that are loaded only when the device is idle.
+// The library over a CUDA runtime that is as strict as the real one (cudart/cudart.h): calls that invalidate captures,
+// a default stream that all blocking streams wait for, memory freed and kernels loaded only when the device is idle.
 #include <cuda_runtime_api.h>
 #include <tutti/tutti.h>
 
@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr int kRanks = 2;  // each on a device of its own
+constexpr int kRanks = 2;  // each on its own device
 
 tuttiStream_t as_tutti(cudaStream_t stream) {
   return reinterpret_cast<tuttiStream_t>(stream);
@@ -27,7 +27,7 @@ tuttiUniqueId made_id() {
   return id;
 }
 
-// One rank's communicator, stream and data; what goes wrong is counted, for it is in threads.
+// One rank's communicator, stream and data; failures are counted, because this runs in threads.
 class Rank {
  public:
   Rank(const tuttiUniqueId& id, int rank, const char* algo = nullptr) : rank_(rank) {
@@ -75,7 +75,7 @@ class Rank {
   const int rank_;
 };
 
-// body(rank) in a thread for each rank.
+// Runs body(rank) in one thread per rank.
 template <class Body>
 void run_ranks(Body&& body, const char* algo = nullptr) {
   const tuttiUniqueId id = made_id();
@@ -92,7 +92,7 @@ void run_ranks(Body&& body, const char* algo = nullptr) {
   for (const size_t n : wrong) CHECK(n == 0);
 }
 
-// Two streams that do not block, one that does, and what can be done with them.
+// Two non-blocking streams, a blocking one, and what can be done with them.
 class Captures {
  public:
   Captures() {
@@ -134,7 +134,7 @@ class Captures {
 
 }  // namespace
 
-// What cudaError's reference says of 900 to 908, and the programming guide of captures: what breaks a rule spoils them.
+// CUDA's reference on errors 900 to 908, and the programming guide on captures: breaking a rule invalidates a capture.
 TEST_CASE("captures break CUDA's rules with CUDA's errors, and are spoilt") {
   REQUIRE(cudaSetDevice(0) == cudaSuccess);
   Captures all;
@@ -311,7 +311,7 @@ TEST_CASE("a graph that waits for a rank which never launches its own comes to i
     work();
     rank.need(cudaStreamEndCapture(rank.stream, &graph) == cudaSuccess);
     rank.need(cudaGraphInstantiate(&launchable, graph, 0) == cudaSuccess);
-    all.arrive_and_wait();  // a broken communicator captures nothing more
+    all.arrive_and_wait();  // a broken communicator cannot be captured any more
     if (r == 0) {
       rank.need(cudaGraphLaunch(launchable, rank.stream) == cudaSuccess);
       rank.need(tuttiCommAbort(std::exchange(rank.comm, nullptr)) == tuttiSuccess);
@@ -325,7 +325,7 @@ TEST_CASE("a graph that waits for a rank which never launches its own comes to i
   });
 }
 
-// What one rank does on the host must not wait for its streams: they wait for the other one, which comes later.
+// A rank's host calls must not wait for its streams, which wait for the other rank, and that one comes later.
 TEST_CASE("nobody's creation waits for blocking streams, in which operations wait for others") {
   std::barrier all(kRanks);
   const tuttiUniqueId second = made_id();

@@ -1,4 +1,4 @@
-// GPUs that wait for a rank that has not called: nothing of theirs says so, but the rank does.
+// GPUs that wait for a rank that has not called: the GPUs cannot report it, but the ranks do.
 #include <array>
 #include <string>
 
@@ -86,7 +86,7 @@ TEST_CASE(
         is_over = true;
       }
       while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      // The other rank hears of it a moment later.
+      // The other rank is told a moment later.
       for (int i = 0; i < 30'000 && o.code == tuttiSuccess; i++) {
         (void)tuttiCommGetAsyncError(comm, &o.code);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -144,7 +144,7 @@ TEST_CASE("a message whose other side never comes ends after the limit, on the G
           is_over = true;
         }
         for (int i = 0; i < 10'000 && !is_over; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        (void)tuttiCommAbort(gpu);  // or the receiver would wait for ever
+        (void)tuttiCommAbort(gpu);  // else the receiver would wait for ever
       });
   unsetenv("TUTTI_OP_TIMEOUT");
   INFO(outcomes[0].message);
@@ -170,7 +170,7 @@ TEST_CASE("also without a folder for recorders a GPU that waits for a rank is le
         is_over = true;
       }
       for (int i = 0; i < 10'000 && !is_over; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      (void)tuttiCommAbort(gpu);  // or the other one would wait for ever
+      (void)tuttiCommAbort(gpu);  // else the other rank would wait for ever
     });
     INFO(outcomes[0].message);
     CHECK(outcomes[0].code == tuttiTimeout);

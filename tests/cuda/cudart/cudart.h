@@ -1,11 +1,11 @@
-// libcudart.so.13, made up: what programs that were built for CUDA, unmodified, call of its runtime and driver, on
-// devices of host memory (../fake.h). The PTX of their kernels runs in the interpreter (../ptx/code.h), so a program
-// has to be compiled for a virtual architecture, uncompressed; that of the library's own kernels lies beside this
-// library. What is not here is not there for the linker either.
+// A made-up libcudart.so.13: the functions of CUDA's runtime and driver that unmodified CUDA programs call, on devices
+// of host memory (../fake.h). The PTX of their kernels runs in the interpreter (../ptx/code.h), so a program must be
+// compiled for a virtual architecture, uncompressed; the PTX of the library's own kernels is a file beside this
+// library. A function that is missing here is missing for the linker, too.
 //
 // TUTTI_TEST_GPUS says how many devices there are (2).
 //
-// Threading: as CUDA's: any thread.
+// Threading: any thread, as in CUDA.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@
 
 namespace tutti_test::cudart {
 
-// A capture that is under way.
+// A capture in progress.
 struct Capture {
   std::thread::id by;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
@@ -27,11 +27,11 @@ struct Capture {
 
 struct Allocated {
   size_t bytes = 0;
-  int device = -1;  // the host's memory
+  int device = -1;  // -1: host memory
   bool is_mapped = false;
 };
 
-// All that there is. Never destroyed: threads may outlive main.
+// The whole state. Never destroyed, because threads may outlive main.
 struct World {
   std::mutex mutex;
   int n_devices = 2;
@@ -42,14 +42,14 @@ struct World {
 };
 World& world();
 int& this_device();
-bool& has_context();  // this thread: not before it has called something that needs one
+bool& has_context();  // of this thread: false until it calls a function that needs one
 
-cudaStream_t own(cudaStream_t stream);  // the two names that the default one has
-// What CUDA forbids during a capture, unless the thread stands apart: it spoils that.
+cudaStream_t own(cudaStream_t stream);  // both names of the default stream become one
+// What CUDA forbids during a capture unless the thread's mode is relaxed: it invalidates the capture.
 cudaError_t unsafe();
-// As the driver does before it frees memory, or loads a kernel.
+// As the driver does before it frees memory or loads a kernel.
 void wait_for_device();
-// The allocation that this lies in; false if none.
+// The allocation that contains this address; false if there is none.
 bool find(const void* memory, const void** begin, Allocated* found);
 cudaError_t remember(cudaError_t code);  // for cudaGetLastError
 template <class T>

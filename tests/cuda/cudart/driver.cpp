@@ -1,4 +1,4 @@
-// What the library asks of CUDA's driver.
+// The functions of CUDA's driver that the library calls.
 #include <cuda.h>
 
 #include <cstdio>
@@ -33,7 +33,7 @@ CUresult address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr memory) {
   return CUDA_SUCCESS;
 }
 
-// Network devices do not know its memory.
+// Network devices cannot register its memory.
 CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
   *value = 0;
   return CUDA_SUCCESS;
@@ -43,7 +43,7 @@ CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
 
 extern "C" {
 
-// ---- the driver's own: this library is libcuda.so.1, too, for who loads that
+// ---- the driver's own functions: programs that load libcuda.so.1 get this library, too
 
 CUresult cuInit(unsigned) {
   return CUDA_SUCCESS;
@@ -89,10 +89,10 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   }
 }
 
-// As the runtime's, for the perf tools.
+// The driver's versions of runtime functions, for the perf tools.
 namespace {
 CUresult driver_code(cudaError_t code) {
-  return static_cast<CUresult>(code);  // many have the same number
+  return static_cast<CUresult>(code);  // many have the same number in both
 }
 }  // namespace
 CUresult cuGetErrorName(CUresult code, const char** name) {

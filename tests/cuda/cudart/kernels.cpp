@@ -1,4 +1,4 @@
-// Kernels: how a program registers them, and launches.
+// Kernels: registration and launch.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace tutti_test::cudart {
 namespace {
 
-// What nvcc puts into a program: this, then entries of PTX or of machine code.
+// What nvcc embeds in a program: this header, then entries of PTX or machine code.
 struct FatBinary {
   int magic, version;
   const char* data;
@@ -37,7 +37,7 @@ struct FatEntry {
 constexpr uint32_t kFatMagic = 0xba55ed50;
 constexpr uint16_t kPtx = 1;
 
-// The kernels of one file of a program. Its text is read when one of them is launched.
+// The kernels of one source file of a program. The text is parsed when one of them is launched.
 struct KernelFile {
   std::string text;
   std::unique_ptr<ptx::Module> module;
@@ -47,13 +47,13 @@ struct Function {
   KernelFile* code = nullptr;
   std::string name;
   const ptx::Kernel* kernel = nullptr;
-  std::set<int> devices;  // where it is loaded
+  std::set<int> devices;  // those that have loaded it
 };
 
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const void*, Function> functions;  // by the host's function
-  std::unique_ptr<ptx::Module> tutti;                   // the library's, which are compressed
+  std::unordered_map<const void*, Function> functions;  // by host function
+  std::unique_ptr<ptx::Module> tutti;                   // the library's kernels, which are compressed in it
 };
 void print_counts();
 Registry& registry() {
@@ -78,7 +78,7 @@ std::string ptx_of(const FatBinary& binary) {
   return "";
 }
 
-// What was run, of the kernels that were launched, and all lines of those.
+// How many lines of the launched kernels ran, of all their lines.
 void print_counts() {
   size_t n = 0, lines = 0, lines_run = 0;
   for (const auto& [host_function, function] : registry().functions) {
@@ -101,7 +101,7 @@ const ptx::Kernel* find_in(const ptx::Module& module, const std::string& name) {
   return nullptr;
 }
 
-// As in ../../beside.h, but the program may be anywhere.
+// As in ../../beside.h, but relative to this library, wherever the program is.
 std::string beside_this_library(const std::string& name) {
   Dl_info found{};
   dladdr(reinterpret_cast<const void*>(&beside_this_library), &found);
@@ -118,7 +118,7 @@ const ptx::Kernel& kernel_of(const void* host_function) {
   KernelFile& code = *function.code;
   if (code.module == nullptr) {
     code.module = std::make_unique<ptx::Module>();
-    if (!code.text.empty()) code.module->add_text(code.text.c_str());  // without the zeros that fill it up
+    if (!code.text.empty()) code.module->add_text(code.text.c_str());  // without the zero padding
   }
   function.kernel = find_in(*code.module, function.name);
   if (function.kernel == nullptr && all.tutti == nullptr) {
@@ -133,7 +133,7 @@ const ptx::Kernel& kernel_of(const void* host_function) {
   return *function.kernel;
 }
 
-// Lazily, as CUDA does it: that waits for the device.
+// Lazily, as CUDA does, which waits for the device.
 void load(const void* host_function) {
   Registry& all = registry();
   {
@@ -144,9 +144,9 @@ void load(const void* host_function) {
   wait_for_device();
 }
 
-constexpr unsigned kMultiprocessors = 132, kMostThreads = 2048;  // an H100's
+constexpr unsigned kMultiprocessors = 132, kMostThreads = 2048;  // as on an H100
 
-// What the kernel's registers leave room for, as far as its launch bounds tell.
+// As many as the kernel's registers allow, as far as its launch bounds tell.
 unsigned blocks_at_once(const ptx::Kernel& kernel, unsigned n_threads) {
   return kMultiprocessors * std::clamp(kernel.least_blocks, 1u, kMostThreads / n_threads);
 }
@@ -167,7 +167,7 @@ void run(const ptx::Kernel& kernel, const std::vector<char>& arguments, unsigned
       grid.writable.add(begin, allocated.bytes);
     }
   }
-  constexpr unsigned kOnDevice = 264;  // what waits for other blocks or ranks is never larger
+  constexpr unsigned kOnDevice = 264;  // kernels that wait for other blocks or ranks are never larger
   const std::string fault = ptx::run(&grid, n_blocks <= kOnDevice);
   if (!fault.empty()) stop("a kernel failed: " + fault);
 }
@@ -203,7 +203,7 @@ void** __cudaRegisterFatBinary(void* binary) {
   return reinterpret_cast<void**>(code);
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
-void __cudaUnregisterFatBinary(void**) {}  // kernels may be under way
+void __cudaUnregisterFatBinary(void**) {}  // its kernels may still run
 
 void __cudaRegisterFunction(void** code, const char* host_function, char*, const char* name, int, uint3*, uint3*, dim3*,
                             dim3*, int*) {

@@ -58,7 +58,7 @@ void leave(const void* memory) {
   world().memory.erase(memory);
 }
 
-// Memory that CUDA knows, so that a pointer of the host's that a GPU could not use is found.
+// Memory must be known to CUDA, so that host pointers that a GPU could not use are found.
 bool is_known(const void* memory, size_t bytes) {
   const void* begin = nullptr;
   Allocated found;
@@ -320,7 +320,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return !ended || ended.value() ? outcome_of(ended) : cudaErrorNotReady;
 }
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
-  // As CUDA 13.0 does it.
+  // CUDA 13.0 behaves like this.
   if (world().port->capture_of(own(stream)) != nullptr) return cudaErrorStreamCaptureUnsupported;
   *id = world().port->id_of(own(stream), false).value();
   return cudaSuccess;

@@ -1,4 +1,4 @@
-// Accesses to memory, shuffles, and what instructions are called.
+// Memory accesses, shuffles, and the decoding of instruction names.
 #include <sstream>
 
 #include "cells.h"
@@ -22,7 +22,7 @@ void store_as(uint64_t at, uint64_t value, Order order) {
   __atomic_store_n(to, static_cast<T>(value), order == Order::kRelease ? __ATOMIC_RELEASE : __ATOMIC_RELAXED);
 }
 
-// Calls body(T{}) with the unsigned integer of so many bytes.
+// Calls body(T{}) with the unsigned integer type of that size.
 template <class Body>
 void with_type(uint32_t bytes, Body&& body) {
   switch (bytes) {
@@ -35,7 +35,7 @@ void with_type(uint32_t bytes, Body&& body) {
 
 constexpr uint64_t kWordBytes = 4;
 
-// Null if threads of the block may access it as they do, else what is wrong.
+// Null if this access by a thread of the block is allowed, else what is wrong.
 const char* watch_load(Block& block, uint64_t at, uint64_t bytes, uint16_t thread) {
   for (uint64_t w = at / kWordBytes; w <= (at + bytes - 1) / kWordBytes; w++) {
     SharedWord& word = block.shared_words[w];
@@ -66,7 +66,7 @@ std::string hex(uint64_t at) {
   return text.str();
 }
 
-// Where a lane's access goes on this machine; 0 if it must not.
+// The host address of a lane's access; 0 if the access is not allowed.
 uint64_t place_of(Warp& w, const Instruction& i, uint32_t lane, uint64_t at, bool stores) {
   const uint64_t bytes = uint64_t{i.bytes} * i.n_values;
   Block& block = *w.block;
@@ -90,13 +90,13 @@ uint64_t place_of(Warp& w, const Instruction& i, uint32_t lane, uint64_t at, boo
   return 0;
 }
 
-// Where the lanes' accesses go, by lane.
+// Host addresses of the lanes' accesses, by lane.
 struct Places {
   uint64_t at[kLanes];
   bool are_one = false;
 };
 
-// Lanes that read what they share: so they may if the first one may, and nobody writes it before the next barrier.
+// All lanes read one shared address: allowed if the first lane may, and nobody writes it before the next barrier.
 bool watch_loads_of_one(Warp& w, uint64_t at, uint64_t bytes) {
   Block& block = *w.block;
   if (at < kSharedBase || at % bytes != 0 || at - kSharedBase + bytes > block.shared.size()) return false;
@@ -110,7 +110,7 @@ bool watch_loads_of_one(Warp& w, uint64_t at, uint64_t bytes) {
   return true;
 }
 
-// All lanes at once, as far as they may without looking at each; else lane by lane. False if one must not.
+// Checks all lanes at once where that is enough, else one by one. False if one of them must not.
 bool find_places(Warp& w, const Instruction& i, bool stores, Places* places) {
   const uint64_t bytes = uint64_t{i.bytes} * i.n_values,
                  at_first = w.value(i.operands[i.n_values], static_cast<uint32_t>(__builtin_ctz(w.lanes)));
@@ -160,7 +160,7 @@ void load_value(Warp& w, const Instruction& i, uint32_t v, const Places& places)
   w.each_lane([&](uint32_t lane) { row[lane] = value_at(places.at[lane]); });
 }
 
-// By way of something that may delay and reorder.
+// Through a Memory, which may delay and reorder.
 void load_through(Memory& memory, Warp& w, const Instruction& i, const Places& places) {
   for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
     const auto lane = static_cast<uint32_t>(__builtin_ctz(left));
@@ -215,7 +215,7 @@ void store(Warp& w, const Instruction& i) {
   });
 }
 
-// Operands: the old value, where, what.
+// Operands: old value, address, new value.
 template <bool kAdds>
 void update(Warp& w, const Instruction& i) {
   auto* const old = w.row<uint64_t>(i.operands[0]);
@@ -234,7 +234,7 @@ void update(Warp& w, const Instruction& i) {
   }
 }
 
-// Operands: what, where.
+// Operands: value, address.
 void add_there(Warp& w, const Instruction& i) {
   const auto* const by = w.row<uint64_t>(i.operands[0]);
   for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
@@ -246,7 +246,7 @@ void add_there(Warp& w, const Instruction& i) {
   }
 }
 
-// Operands: the result, whether there was one, the value, which lane's, the clamp, who takes part.
+// Operands: result, whether there is one, value, lane to read, clamp, participating lanes.
 void shuffle(Warp& w, const Instruction& i) {
   uint32_t values[kLanes];
   memcpy(values, w.row<uint32_t>(i.operands[2]), sizeof values);
@@ -287,7 +287,7 @@ Names all_names() {
 
 }  // namespace
 
-// ld or st, then what is said of it in any order, then the type.
+// ld or st, then qualifiers in any order, then the type.
 bool decode_access(const std::string& spelling, Instruction* i) {
   std::istringstream parts(spelling);
   std::string part, type;

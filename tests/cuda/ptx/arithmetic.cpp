@@ -1,4 +1,4 @@
-// Arithmetic of integers, bits and floats.
+// Arithmetic on integers, bits and floats.
 #include <bit>
 
 #include "cells.h"
@@ -39,7 +39,7 @@ void multiply_wide(Warp& w, const Instruction& i) {
   });
 }
 
-// Overflow wraps, so integers are computed without a sign, and no narrower than `unsigned`.
+// Overflow must wrap, so integers are computed unsigned, and no narrower than `unsigned`.
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
@@ -184,7 +184,7 @@ void multiply_high(Warp& w, const Instruction& i) {
   w.each_lane([&](uint32_t l) { d[l] = static_cast<T>(static_cast<Product>(a[l]) * b[l] >> 8 * sizeof(T)); });
 }
 
-// Rounded once.
+// With a single rounding.
 template <class T>
 void multiply_add_float(Warp& w, const Instruction& i) {
   auto* const d = w.row<CellOf<T>>(i.operands[0]);
@@ -201,7 +201,7 @@ void leading_zeros(Warp& w, const Instruction& i) {
   w.each_lane([&](uint32_t l) { d[l] = static_cast<uint32_t>(std::countl_zero(static_cast<T>(a[l]))); });
 }
 
-// The upper word of two, shifted to the left.
+// The upper word of two words that are shifted left together.
 void funnel_left(Warp& w, const Instruction& i) {
   auto* const d = w.row<uint32_t>(i.operands[0]);
   const auto *const low = w.row<uint32_t>(i.operands[1]), *const high = w.row<uint32_t>(i.operands[2]),
@@ -219,7 +219,7 @@ void multiply_add(Warp& w, const Instruction& i) {
   w.each_lane([&](uint32_t l) { d[l] = a[l] * b[l] + c[l]; });
 }
 
-// Bits of the first one go into the second one, at a place.
+// Inserts bits of the first operand into the second one, at a position.
 template <class T>
 void insert_bits(Warp& w, const Instruction& i) {
   constexpr uint32_t kBits = 8 * sizeof(T);
@@ -233,7 +233,7 @@ void insert_bits(Warp& w, const Instruction& i) {
   });
 }
 
-// Four of the eight bytes of both, each by its number; with 8 added, its sign eight times.
+// Selects four of the eight bytes of both operands by number; with 8 added, the byte's sign is replicated.
 void permute(Warp& w, const Instruction& i) {
   auto* const d = w.row<uint32_t>(i.operands[0]);
   const auto *const a = w.row<uint32_t>(i.operands[1]), *const b = w.row<uint32_t>(i.operands[2]),
@@ -296,7 +296,7 @@ void add_float(Names* names, const std::string& type) {
   add_name(names, "fma.rn." + type, multiply_add_float<T>);
   add_name(names, "rcp.rn." + type, unary<T, Reciprocal>);
   add_name(names, "div.rn." + type, binary<T, Divide>);
-  add_name(names, "mov." + type, unary<CellOf<T>, Same>);  // all bits of a NaN, too
+  add_name(names, "mov." + type, unary<CellOf<T>, Same>);  // keeps all bits of a NaN
 }
 
 template <class T>

@@ -1,4 +1,4 @@
-// What instructions share: values in cells, and the names under which they are found.
+// Shared by instructions: values in cells, and the names under which instructions are found.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ T from_cell(CellOf<T> cell) {
   }
 }
 
-// A GPU's arithmetic has one NaN.
+// A GPU's arithmetic produces only one NaN.
 template <class T>
 CellOf<T> to_cell(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -43,7 +43,7 @@ inline void add_name(Names* names, const std::string& name, Handler run, uint8_t
   (*names)[name] = i;
 }
 
-// Each adds the names that it knows.
+// Each adds the names of its instructions.
 void add_arithmetic(Names* names);
 void add_comparisons(Names* names);
 void add_conversions(Names* names);

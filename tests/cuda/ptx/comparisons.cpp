@@ -1,4 +1,4 @@
-// Comparisons, and choices by them.
+// Comparisons, and selections by them.
 #include "cells.h"
 
 namespace tutti_test::ptx {
@@ -26,7 +26,7 @@ struct Equal {
     return a == b;
   }
 };
-struct Unequal {  // and no NaN
+struct Unequal {  // false for NaN
   template <class T>
   bool operator()(T a, T b) const {
     return a < b || a > b;

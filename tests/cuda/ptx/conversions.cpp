@@ -1,5 +1,5 @@
-// Conversions between numbers. Floats of 8 and 16 bits are computed from what their formats say, not as the library
-// does it.
+// Conversions between numbers. Floats of 8 and 16 bits are computed from the definitions of their formats,
+// independently of the library's conversions.
 #include <array>
 #include <cfenv>
 #include <limits>
@@ -15,7 +15,7 @@ struct Format {
 
   int bias() const { return (1 << (exponent_bits - 1)) - 1; }
   uint32_t sign() const { return 1u << (exponent_bits + mantissa_bits); }
-  // The first code beyond all numbers.
+  // The first code above all finite numbers.
   uint32_t top() const { return has_infinity ? ((1u << exponent_bits) - 1) << mantissa_bits : sign() - 1; }
 };
 constexpr Format kHalf{5, 10, true}, kBfloat{8, 7, true}, kE4m3{4, 3, false}, kE5m2{5, 2, true};
@@ -35,7 +35,7 @@ float value_of(uint32_t code, const Format& f) {
   return (code & f.sign()) != 0 ? -value : value;
 }
 
-// Rounded to the nearest, halves to even.
+// Rounds to nearest, ties to even.
 uint32_t code_of(double value, const Format& f, bool saturates, uint32_t nan) {
   if (value != value) return nan;
   const uint32_t sign = std::signbit(value) ? f.sign() : 0, end = saturates ? f.top() - 1 : f.top();
@@ -90,7 +90,7 @@ void two_to_8(Warp& w, const Instruction& i) {
   });
 }
 
-// From what a double holds, but for numbers that are too large for 16 bits anyway.
+// From a double, which holds the number exactly unless it is too large for 16 bits anyway.
 template <const Format& kFormat, class From>
 void number_to_16(Warp& w, const Instruction& i) {
   auto* const d = w.row<uint32_t>(i.operands[0]);
@@ -106,7 +106,7 @@ void two_halves_to_8(Warp& w, const Instruction& i) {
   w.each_lane([&](uint32_t l) { d[l] = code(a[l] >> 16) << 8 | code(a[l]); });
 }
 
-// A float has room enough for sums and products of 16 bits to be rounded a second time without harm.
+// A float is wide enough that rounding 16-bit sums and products a second time does no harm.
 template <const Format& kFormat, class Does>
 void binary_16(Warp& w, const Instruction& i) {
   auto* const d = w.row<uint32_t>(i.operands[0]);
@@ -122,7 +122,7 @@ struct Sum {
 struct Product {
   float operator()(float a, float b) const { return a * b; }
 };
-// Of a number and a NaN the number; minus zero is less than zero.
+// Of a number and a NaN it is the number; minus zero is less than zero.
 struct Lesser {
   float operator()(float a, float b) const {
     if (a != a || b != b) return a != a ? b : a;
@@ -144,7 +144,7 @@ void add_16(Names* names, const std::string& type) {
   add_name(names, "max." + type, binary_16<kFormat, Greater16>);
 }
 
-// Towards zero, and to the nearest integer that there is; NaN is 0, or the top bit of 64.
+// Towards zero or to nearest, clamped to the integers that exist; NaN becomes 0, or the top bit for 64 bits.
 template <class To>
 void truncate(Warp& w, const Instruction& i) {
   auto* const d = w.row<CellOf<To>>(i.operands[0]);
@@ -172,7 +172,7 @@ void convert(Warp& w, const Instruction& i) {
   w.each_lane([&](uint32_t l) { d[l] = to_cell<To>(static_cast<To>(from_cell<From>(a[l]))); });
 }
 
-// Registers may be wider than the integers in them; then the sign goes on in what is written.
+// Registers may be wider than the integers in them; then the result is sign-extended.
 template <class To, class From>
 void convert_integer(Warp& w, const Instruction& i) {
   const Operand &to = i.operands[0], &from = i.operands[1];

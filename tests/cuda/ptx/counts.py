@@ -12,7 +12,7 @@ def complaint_of(output):
     counts = COUNTS.findall(output)
     if not counts:
         return "it did not tell what it ran"
-    run, kernels, percent = max(counts, key=lambda count: float(count[2]))  # children tell theirs, too
+    run, kernels, percent = max(counts, key=lambda count: float(count[2]))  # children print theirs, too
     if run != kernels or int(run) == 0:
         return f"it ran {run} of {kernels} kernels"
     return f"it ran {percent} % of the lines, less than {LEAST_PERCENT}" if float(percent) < LEAST_PERCENT else None

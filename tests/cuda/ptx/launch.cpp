@@ -15,7 +15,7 @@ std::string number(int n) {
   return std::to_string(n);
 }
 
-// As the compiler writes ElementOf<type>.
+// The mangled name of ElementOf<type>.
 std::string element(DataType type) {
   return "ElementOfILi" + number(static_cast<int>(type)) + "EEE";
 }
@@ -28,7 +28,7 @@ std::string name_of(const SpanCall& call) {
   const bool is_half = call.small == DataType::kFloat16, is_double = call.wide == DataType::kFloat64;
   const std::string small = element(is_half ? DataType::kFloat16 : DataType::kBfloat16);
   const std::string wide = element(is_double ? DataType::kFloat64 : DataType::kFloat32);
-  // A name that occurs again is shortened: the namespace is S4_'s template then.
+  // The mangling abbreviates a name that occurs again: then S4_ is the namespace of the template.
   const auto again = [](const std::string& name) { return "NS4_" + name.substr(9); };
   switch (call.step) {
     case SpanStep::kNarrow: return "7ConvertINS_9" + wide + again(small);
@@ -58,7 +58,7 @@ void may_write(Grid* grid, const void* at, uint64_t bytes) {
   grid->writable.add(at, bytes);
 }
 
-// How many blocks of a program's rank begin in its input and output: it has no other bounds.
+// How many blocks of a rank's input and output a program uses, which sets no other bounds.
 struct Extent {
   uint64_t input = 0, output = 0;
   void take(const ProgramSlice& slice) {

@@ -1,4 +1,4 @@
-// Launches of the library's kernels, as grids of their PTX: which kernel a call means, and what it may read and write.
+// The library's launches as grids of PTX: which kernel a call uses, and which memory it may read and write.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace tutti_test::ptx {
 
-// Ready to run, once what else it may touch is added to its ranges and finish_ranges() was called.
+// Ready to run, after any other memory is added to its ranges and finish_ranges() is called.
 std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::JobList& list);
 std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::ProgramCall& call);
 std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::LineCall& call);

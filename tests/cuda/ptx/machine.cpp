@@ -34,7 +34,7 @@ bool Ranges::contain(uint64_t at, uint64_t bytes) {
 
 // ---- a warp
 
-// Mostly all are alike, which needs no look at each.
+// Usually all lanes agree, which needs no loop over them.
 static uint32_t lanes_where(const uint32_t* predicate) {
   uint32_t any = 0, all = ~0u;
   for (uint32_t lane = 0; lane < kLanes; lane++) {
@@ -66,8 +66,8 @@ void Warp::put(const Group& group) {
   groups.push_back(group);
 }
 
-// The group that is furthest behind goes first, so that those who went apart meet again; `pick` chooses another one
-// sometimes, for it may wait for what the others do.
+// The group that is furthest behind runs first, so that diverged groups meet again; sometimes `pick` chooses another
+// one, because the first may wait for what the others do.
 bool Warp::run(uint32_t most_instructions, uint32_t pick) {
   const std::string& fault = block->grid->fault;
   bool moved = false;
@@ -76,7 +76,7 @@ bool Warp::run(uint32_t most_instructions, uint32_t pick) {
     const size_t first = pick % groups.size();
     pick = 0;
     size_t chosen = first;
-    // A shuffle needs all threads that live, so the others have to come first.
+    // A shuffle needs all living threads, so the others must get there first.
     while (kernel->code[groups[chosen].at].kind == Kind::kShuffle && groups[chosen].lanes != living) {
       chosen = (chosen + 1) % groups.size();
       if (chosen != first) continue;
@@ -92,7 +92,7 @@ bool Warp::run(uint32_t most_instructions, uint32_t pick) {
   return moved;
 }
 
-// Until it meets another group, comes apart, waits or ends; what is left of the instructions.
+// Until the group meets another one, diverges, waits or ends. Returns how many instructions are left.
 uint32_t Warp::run_group(uint32_t left, Group group) {
   uint32_t meets = ~0u;
   for (const Group& other : groups)
@@ -245,7 +245,7 @@ void Grid::run(bool all_at_once) {
     for (auto& block : blocks)
       if (!block->take_turn(turn)) block.reset();
     blocks.erase(std::remove(blocks.begin(), blocks.end(), nullptr), blocks.end());
-    sched_yield();  // to the threads of other grids, which this one may wait for
+    sched_yield();  // to threads of other grids, for which this one may wait
   }
 }
 

@@ -1,4 +1,4 @@
-// Grids of a kernel (code.h) as they run. All memory of devices is this process's own, at the same addresses.
+// Running grids of a kernel (code.h). All device memory belongs to this process, at the same addresses.
 //
 // Threading: a grid belongs to one thread; grids of several threads may exchange data as kernels of several GPUs do.
 #pragma once
@@ -14,7 +14,7 @@ namespace tutti_test::ptx {
 struct Block;
 struct Grid;
 
-// Bytes that a launch may read, or write too.
+// Memory that a launch may read, or also write.
 struct Range {
   uint64_t begin = 0, end = 0;
 };
@@ -22,7 +22,7 @@ struct Range {
 class Ranges {
  public:
   void add(const void* begin, uint64_t bytes);
-  // Once all are there, before contain().
+  // Call it after the last range, before contain().
   void finish();
   bool contain(uint64_t at, uint64_t bytes);
 
@@ -31,19 +31,19 @@ class Ranges {
   size_t last_ = 0;
 };
 
-// Where accesses to global memory go, if not straight to memory: something that may delay and reorder them.
+// Where accesses to global memory go unless they access memory directly: it may delay and reorder them.
 class Memory {
  public:
   virtual ~Memory() = default;
   virtual uint64_t load(const Warp& warp, uint32_t lane, const Instruction& i, uint64_t at) = 0;
   virtual void store(const Warp& warp, uint32_t lane, const Instruction& i, uint64_t at, uint64_t value) = 0;
-  // Before an atomic operation on memory itself.
+  // Called before an atomic operation on memory itself.
   virtual void settle(const Warp& warp, uint64_t at, uint64_t bytes) = 0;
-  // All threads of a block have reached a barrier.
+  // Called when all threads of a block have reached a barrier.
   virtual void barrier(const Block& block) = 0;
 };
 
-// Threads of a warp that are at the same instruction.
+// Threads of a warp at the same instruction.
 struct Group {
   uint32_t at = 0, lanes = 0;
 };
@@ -53,11 +53,11 @@ struct Warp {
   const Kernel* kernel = nullptr;
   char* registers = nullptr;
   uint32_t first_thread = 0;
-  uint32_t lanes = 0;    // that take part in what is done now
+  uint32_t lanes = 0;    // that execute the current instruction
   uint32_t waiting = 0;  // at a barrier
   uint32_t living = 0;
   uint32_t barrier_at = 0;
-  std::vector<Group> groups;  // that can go on
+  std::vector<Group> groups;  // those that can continue
 
   template <class Cell>
   Cell* row(const Operand& o) const {
@@ -83,7 +83,7 @@ struct Warp {
       row<uint32_t>(o)[lane] = static_cast<uint32_t>(value);
   }
 
-  // Runs until nothing can go on before others do, or so many instructions long. False if nothing could be done.
+  // Runs until nothing can continue, or for that many instructions. False if no instruction could run.
   bool run(uint32_t most_instructions, uint32_t pick);
   void release();  // from a barrier
   void fail(const Instruction& i, const std::string& what) const;
@@ -93,9 +93,9 @@ struct Warp {
   void put(const Group& group);
 };
 
-// Who has last touched a word of shared memory, since which barrier.
+// The last accesses to a word of shared memory, with the number of the barrier before them.
 struct SharedWord {
-  uint32_t written_in = 0, read_in = 0;  // counts of barriers, from 1; 0: never
+  uint32_t written_in = 0, read_in = 0;  // barriers counted from 1; 0: never
   uint16_t writer = 0, reader = 0;
   bool read_by_several = false;
 };
@@ -103,16 +103,16 @@ struct SharedWord {
 struct Block {
   Grid* grid = nullptr;
   uint32_t number = 0;
-  uint32_t barriers = 1;  // that all have reached, and one
+  uint32_t barriers = 1;  // 1 + the number of barriers that all have reached
   std::vector<char> registers, shared;
   std::vector<SharedWord> shared_words;
   std::vector<Warp> warps;
 
   Block(Grid* grid, uint32_t number);
   bool is_done() const;
-  // Lets everybody go if all have reached the barrier. Nothing can go on: a fault.
+  // Releases all warps if all have reached the barrier. If nothing can continue, that is a fault.
   bool pass_barrier();
-  // A turn of every warp. False if the block is done, or has a fault.
+  // Gives every warp a turn. False if the block is done or has a fault.
   bool take_turn(uint32_t instructions);
 };
 
@@ -122,14 +122,14 @@ struct Grid {
   const Kernel* kernel;
   std::vector<uint64_t> argument;
   uint32_t n_blocks, n_threads;
-  Ranges readable, writable;  // to be told by who launches; finish() before it runs
+  Ranges readable, writable;  // the launch fills them in; finish() before the run
   Memory* memory = nullptr;
   uint32_t device = 0, turns = 0;
   std::string fault;                           // the first one
-  std::vector<std::unique_ptr<Block>> blocks;  // that are on the device
+  std::vector<std::unique_ptr<Block>> blocks;  // those on the device
 
-  // One block after the other, or all at once, which then may wait for each other and for other grids. It ends with
-  // the first fault.
+  // Blocks one after the other, or all at once, so that they can wait for each other and for other grids. Ends at the
+  // first fault.
   void run(bool all_at_once);
   void place_all();
 };

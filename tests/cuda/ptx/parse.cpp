@@ -1,4 +1,4 @@
-// Reads PTX as nvcc writes it: one instruction on a line.
+// Reads PTX as nvcc writes it: one instruction per line.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +26,7 @@ uint32_t number_at(const std::string& text, size_t at) {
   return static_cast<uint32_t>(atoi(text.c_str() + at));
 }
 
-// "{a, b}, c|d, [e+8]" as five words.
+// Splits "{a, b}, c|d, [e+8]" into five words.
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
   std::string word;
@@ -50,7 +50,7 @@ bool read_number(const std::string& text, uint64_t* value) {
 }
 
 using Offsets = std::map<std::string, uint32_t>;
-constexpr const char* kParameterBase = "parameters";  // of an address
+constexpr const char* kParameterBase = "parameters";  // the base register of their addresses
 
 class Parser {
  public:
@@ -74,7 +74,7 @@ class Parser {
       labels_[text.substr(0, text.size() - 1)] = size();
       return;
     }
-    // Assembly that stands in the source is in braces, of one line or several.
+    // Inline assembly is in braces, on one line or several.
     instruction(text[0] == '{' ? trimmed(text.substr(1, text.rfind('}') - 1)) : text);
   }
 
@@ -110,7 +110,7 @@ class Parser {
       parameter(text);
     } else if (begins(text, ".reg") && text.find("64 ") != std::string::npos && text.find('<') == std::string::npos) {
       for (const std::string& name : words_of(text.substr(text.find('%'), text.find(';') - text.find('%'))))
-        wide_names_.insert(name);  // of assembly that stands in the source
+        wide_names_.insert(name);  // of inline assembly
     } else if (begins(text, ".maxntid")) {
       kernel_->most_threads = number_at(text, strlen(".maxntid"));
     } else if (begins(text, ".minnctapersm")) {
@@ -202,7 +202,7 @@ class Parser {
     std::string spelling = rest.substr(0, end);
     module_->spellings[spelling]++;
     rest = trimmed(rest.substr(end));
-    // Between a register and several: two names for what is spelled alike.
+    // Moves between one register and several get two different names here, although they are spelled alike.
     if (begins(spelling, "mov") && rest.find('{') != std::string::npos)
       spelling += rest[0] == '{' ? ".unpack" : ".pack";
     if (!decode(spelling, &i)) return problem("unknown instruction " + spelling);
@@ -214,7 +214,7 @@ class Parser {
     kernel_->text.push_back(text);
   }
 
-  // An address goes behind what is stored; other operands keep their order.
+  // The address follows the stored values; other operands keep their order.
   void operands(const std::vector<std::string>& words, Instruction* i) {
     std::string address;
     for (const std::string& word : words) {
@@ -252,9 +252,9 @@ class Parser {
   Offsets shared_of_all_, shared_;
   uint32_t shared_end_of_all_ = kSharedBase, shared_end_ = kSharedBase;
 
-  // Of the kernel at hand.
+  // The current kernel.
   std::unique_ptr<Kernel> kernel_;
-  int depth_ = 0;  // of braces
+  int depth_ = 0;  // nesting of braces
   Offsets parameters_;
   std::unordered_map<std::string, uint32_t> registers_, labels_;
   std::vector<bool> is_wide_;

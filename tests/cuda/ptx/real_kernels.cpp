@@ -43,7 +43,7 @@ class RealKernels final : public Kernels {
   }
 
  private:
-  // As on a GPU, nothing goes on afterwards.
+  // As on a GPU, a fault ends everything.
   static void check(const std::string& fault) {
     if (fault.empty()) return;
     fprintf(stderr, "a kernel failed: %s\n", fault.c_str());
@@ -60,7 +60,7 @@ const Module& real_module() {
     auto* made = new Module;
     for (const char* name : {"gradients", "jobs", "lines", "program"})
       made->add_file(tutti_test::beside_program(std::string(name) + ".ptx"));
-    atexit(print_counts);  // not before: at the exit nothing can be read any more
+    atexit(print_counts);  // not earlier: at exit the files cannot be read any more
     return made;
   }();
   return *module;

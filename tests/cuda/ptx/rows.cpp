@@ -1,5 +1,5 @@
-// Which row of cells each register of a kernel has: nvcc gives every value a register of its own, thousands of them, of
-// which few are in use at a time.
+// Which row of cells each register of a kernel gets: nvcc gives every value its own register, thousands in all, of
+// which few are live at the same time.
 #include <algorithm>
 
 #include "code.h"
@@ -29,12 +29,12 @@ void visit(const Instruction& i, Use&& use, Result&& result) {
     if (is_register(i.operands[o])) use(number_of(i.operands[o]));
   for (int o = 0; o < std::min(i.n_results, i.n_operands); o++) {
     if (!is_register(i.operands[o])) continue;
-    if (i.is_guarded) use(number_of(i.operands[o]));  // the old value may stay
+    if (i.is_guarded) use(number_of(i.operands[o]));  // a guarded instruction may keep the old value
     result(number_of(i.operands[o]));
   }
 }
 
-// A run of instructions that begins at a target of branches and ends with a branch.
+// A basic block: it begins at a branch target and ends with a branch.
 struct Stretch {
   uint32_t begin = 0, end = 0;
   std::vector<uint32_t> next;
@@ -65,7 +65,7 @@ std::vector<Stretch> stretches_of(const Kernel& kernel) {
   return all;
 }
 
-// What is live at the end of a stretch is what is live at the beginning of a next one. True if that is news.
+// What is live at the beginning of a successor is live at the end of a stretch. True if that adds anything.
 bool take(const Stretch& next, Stretch* s) {
   bool changed = false;
   for (size_t w = 0; w < next.live_in.words.size(); w++) {

@@ -1,4 +1,4 @@
-// Launches that were aborted end, whatever they wait for, and have done till then what their twins do.
+// Aborted launches end, whatever they wait for; until then they have done what their twins do.
 #include <algorithm>
 #include <vector>
 
@@ -17,8 +17,8 @@ namespace {
 
 constexpr uint32_t kAborted = 1;
 
-// Rank 0 of two, alone, with blocks of which it can only begin the first: then it waits for rank 1, to receive a
-// message or to have taken some. What is in both ranks' links afterwards.
+// Rank 0 of two, alone, with blocks of which it can only start the first: then it waits for rank 1, either to receive a
+// message or for room to send. Returns the content of both ranks' links afterwards.
 std::vector<char> links_of_one(Collective collective, DataType type, bool on_host) {
   constexpr uint64_t kManyElems = (uint64_t{1} << 33) + 5;
   constexpr ProgramShape kShape{1, 2, 1024};
@@ -52,8 +52,8 @@ std::vector<char> links_of_one(Collective collective, DataType type, bool on_hos
   return found;
 }
 
-// Two ranks by lines, one after the other, so that rank 0 waits in vain for the inputs of rank 1, and rank 1 in two
-// hops for the sums of rank 0. What is in both rooms afterwards.
+// Two ranks by lines, run one after the other, so that rank 0 waits in vain for the inputs of rank 1, and rank 1 in two
+// hops for the sums of rank 0. Returns the content of both rooms afterwards.
 std::vector<char> rooms_of_two(int16_t hops, DataType type, bool on_host) {
   const size_t room = hops == 1 ? kOneHopRoomBytes : two_hop_room_bytes(2);
   tutti_test::FakePort port(2);

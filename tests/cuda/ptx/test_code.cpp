@@ -1,4 +1,4 @@
-// All that nvcc makes of the kernels is understood, and what goes wrong in a kernel is found.
+// The interpreter understands everything that nvcc makes of the kernels, and finds a kernel's mistakes.
 #include <cstdio>
 #include <vector>
 
@@ -10,14 +10,14 @@ using namespace tutti_test::ptx;
 
 namespace {
 
-// A kernel of one argument, an address, and 64 threads at most.
+// A kernel with one argument, an address, for at most 64 threads.
 std::string kernel_of(const std::string& body) {
   return ".version 9.0\n.target sm_90\n.address_size 64\n.entry planted(\n.param .u64 planted_param_0\n)\n{\n"
          ".shared .align 8 .b8 room[64];\nld.param.u64 %rd1, [planted_param_0];\nmov.u32 %r1, %tid.x;\n" +
          body + "ret;\n}\n";
 }
 
-// What comes of it in two blocks of 64 threads, which are given 256 bytes.
+// The fault of two blocks of 64 threads that are given 256 bytes, and the bytes afterwards.
 std::string run_planted(const std::string& body, std::vector<uint32_t>* words) {
   Module module;
   module.add_text(kernel_of(body));
@@ -50,7 +50,7 @@ TEST_CASE("all PTX of the kernels is understood") {
   for (const auto& kernel : module.kernels) lines += kernel->code.size();
   printf("PTX: kernels understood %zu of %zu, %zu spellings in %zu lines\n", module.kernels.size(),
          module.kernels.size(), module.spellings.size(), lines);
-  CHECK(module.kernels.size() == 71);  // a new kernel joins the tests below, and is counted here
+  CHECK(module.kernels.size() == 71);  // tests below must cover a new kernel, too
 }
 
 TEST_CASE("what is not known of PTX is told") {
@@ -65,12 +65,12 @@ TEST_CASE("kernels that are right run to their end") {
   std::vector<uint32_t> words(64);
   REQUIRE(run_planted(kMyWord + "st.global.u32 [%rd2], %r1;\n", &words) == "");
   for (uint32_t i = 0; i < 64; i++) REQUIRE(words[i] == i);
-  // Through shared memory, turned round by a barrier.
+  // Reversed through shared memory, with a barrier.
   REQUIRE(run_planted(kMyWord + kMyRoom + kFirstEight + "st.shared.u32 [%r2], %r1;\n$L_after:\nbar.sync 0;\n" +
                           "ld.shared.u32 %r4, [room+40];\nst.global.u32 [%rd2], %r4;\n",
                       &words) == "");
   for (const uint32_t word : words) REQUIRE(word == 5);
-  // Threads that went apart meet again, and add up their numbers.
+  // Diverged threads meet again, and add up their numbers.
   REQUIRE(run_planted(kMyWord + "and.b32 %r5, %r1, 1;\nsetp.eq.s32 %p1, %r5, 0;\nmov.u32 %r6, 1;\n" +
                           "@%p1 bra $L_even;\nmov.u32 %r6, 100;\n$L_even:\n" +
                           "shfl.sync.bfly.b32 %r7|%p2, %r6, 1, 31, -1;\nst.global.u32 [%rd2], %r7;\n",

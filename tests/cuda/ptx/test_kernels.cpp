@@ -1,5 +1,5 @@
-// Kernels against their twins on the CPU, bit by bit, with all that a float may be: what the other tests of the kernels
-// leave out.
+// Kernels against their CPU twins, bit by bit, with all kinds of floats: cases that the other tests of kernels leave
+// out.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,7 +17,7 @@ using namespace tutti::cuda;
 
 namespace {
 
-// Numbers of all sizes, and every 7th one special: zeros, denormals, infinities, NaNs.
+// Numbers of all magnitudes, every 7th one special: zeros, denormals, infinities, NaNs.
 std::vector<char> any_numbers(DataType type, size_t count, std::mt19937& random) {
   const size_t size = dtype_bytes(type);
   std::vector<char> bytes(count * size + 16);
@@ -38,7 +38,7 @@ std::vector<char> any_numbers(DataType type, size_t count, std::mt19937& random)
 
 template <class F>
 bool equal(F a, F b) {
-  return memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);  // which NaN it is depends on the compiler
+  return memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);  // the compiler chooses the NaN
 }
 
 bool same(DataType type, const std::vector<char>& a, const std::vector<char>& b, size_t count) {
@@ -59,7 +59,7 @@ bool same(DataType type, const std::vector<char>& a, const std::vector<char>& b,
   return true;
 }
 
-// A job with factors, and without; `shift`: of the first source, in elements.
+// A job with or without factors; `shift` elements of the first source are skipped.
 void check_job(DataType type, RedOp op, bool scaled, uint32_t divisor, size_t elems, size_t shift, uint32_t seed) {
   INFO(dtype_name(type) << " " << red_op_name(op) << (scaled ? " scaled, " : ", ") << elems << " elements, shift "
                         << shift << ", divisor " << divisor);
@@ -117,10 +117,10 @@ struct QuantisedKernel {
   DataType wire;
   size_t block_elems, elems;
   bool has_errors;
-  size_t shift;  // of all addresses, in bytes
+  size_t shift;  // added to all addresses, in bytes
 };
 
-// Blocks of all sizes, some too small or too large, one that is not finite.
+// Blocks of all magnitudes, some too small or too large, one not finite.
 std::vector<float> blocks_of(const QuantisedKernel& kernel, std::mt19937& random) {
   std::vector<float> values(kernel.elems);
   for (size_t i = 0; i < kernel.elems; i++) {
@@ -133,7 +133,7 @@ std::vector<float> blocks_of(const QuantisedKernel& kernel, std::mt19937& random
   return values;
 }
 
-// There and back: with the kernels, their twins (side 1), and what the host does on its own memory (side 2).
+// Quantises and restores: with the kernels, their twins (side 1), and the host's code on its own memory (side 2).
 void check_quantised(const QuantisedKernel& kernel, uint32_t seed) {
   INFO(dtype_name(kernel.wire) << ", blocks of " << kernel.block_elems << ", " << kernel.elems << " elements, shift "
                                << kernel.shift << (kernel.has_errors ? ", with errors" : ""));
@@ -185,7 +185,7 @@ void check_quantised(const QuantisedKernel& kernel, uint32_t seed) {
   }
 }
 
-// One matrix of a FactorCall.
+// A matrix of a FactorCall.
 struct Matrix {
   std::vector<float> data, error, start, p, q;
 
@@ -198,7 +198,7 @@ struct Matrix {
   FactorItem item;
 };
 
-// All-reducing on one device.
+// An all-reduce on one device.
 void check_program(const ProgramCall& loaded, DataType type, RedOp op, size_t count, size_t shift, uint32_t seed) {
   INFO(dtype_name(type) << " " << red_op_name(op) << ", " << count << " elements, shift " << shift);
   std::mt19937 random(seed);
@@ -264,7 +264,7 @@ TEST_CASE("interpreted schedules have the twins' bits for all types and operator
   for (int type = 0; type < kDataTypes; type++)
     for (int op = 0; op < kRedOps; op++)
       for (const size_t shift : {0, 1}) {
-        // The larger one has several tiles of a thread's whole packs in each chunk.
+        // With the larger one each chunk has several tiles of whole packs per thread.
         for (const size_t count : {size_t{77}, size_t{dtype_bytes(static_cast<DataType>(type)) < 4 ? 50001u : 30001u}})
           check_program(loaded.value()->call(), static_cast<DataType>(type), static_cast<RedOp>(op), count, shift,
                         seed);
@@ -325,5 +325,5 @@ TEST_CASE("quantised blocks have the twins' bits, and those of the host's kernel
 TEST_CASE("the steps of a compression have the twins' bits") {
   for (const FactorPart part : {FactorPart::kProject, FactorPart::kOrthonormalise, FactorPart::kFindQ,
                                 FactorPart::kRebuild, FactorPart::kKeepQ})
-    for (const uint32_t rank : {3, 15}) check_factors(part, rank);  // Q's columns one by one, and 2, 4 and 8 at a time
+    for (const uint32_t rank : {3, 15}) check_factors(part, rank);  // Q's columns singly, and 2, 4 and 8 at a time
 }

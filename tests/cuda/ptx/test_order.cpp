@@ -1,5 +1,5 @@
-// Kernels that wait for each other, on memory as weak as PTX allows, with threads that take turns at random: they are
-// right whatever the seed. The same ones with a mistake planted in their PTX are found out.
+// Kernels that wait for each other, on memory as weak as PTX allows, with threads scheduled at random: they are right
+// with any seed. Mistakes planted in their PTX are found.
 #include <cstdio>
 #include <memory>
 #include <regex>
@@ -29,7 +29,7 @@ std::vector<uint32_t> numbers(size_t count, uint32_t seed) {
   return all;
 }
 
-// What each rank of some operations puts in and gets.
+// Inputs and outputs of each rank in several operations.
 struct Data {
   std::vector<std::vector<std::vector<uint32_t>>> in, out;  // by operation and rank
 
@@ -95,7 +95,7 @@ std::string lines(const Module& module, int hops, size_t n_ranks, uint32_t seed)
   return run_all(grids, data, seed);
 }
 
-// Rings on a GPU for each rank: messages of a few elements through two slots each.
+// Rings with one GPU per rank: messages of a few elements through two slots each.
 std::string ring(const Module& module, size_t n_ranks, uint32_t seed) {
   FakePort port(static_cast<int>(n_ranks));
   cuda::Schedules schedules;
@@ -132,7 +132,7 @@ const char* kRing = "interpretILi3E";
 const char* kOneHop = "sum_in_one_hopILi3E";
 const char* kTwoHops = "sum_in_two_hopsILi3E";
 
-// Puts `to` in place of the number-th `from`, or of all; it has to be there.
+// Replaces occurrence `number` of `from`, or all of them, by `to`; it must exist.
 std::string replaced(std::string text, const std::string& from, const std::string& to, int number = -1) {
   int found = 0;
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + 1), found++)
@@ -141,7 +141,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// 64 bits at once become two times 32, as it was once.
+// Splits 64-bit accesses into two of 32 bits, as they once were.
 std::string torn(const std::string& text) {
   const std::regex store("st.relaxed.sys.global.v2.b64 \\[(\\S+)\\], \\{(\\S+), (\\S+)\\};");
   const std::regex load("ld.relaxed.sys.global.v2.b64 \\{(\\S+), (\\S+)\\}, \\[(\\S+)\\];");
@@ -158,7 +158,7 @@ std::string torn(const std::string& text) {
   return changed;
 }
 
-// The first seed with which something goes wrong.
+// Requires a seed with which the run fails, and prints the first one.
 template <class Run>
 void require_found(const char* what, const std::string& text, Run&& run) {
   Module module;

@@ -5,15 +5,15 @@
 namespace tutti_test::ptx {
 namespace {
 
-constexpr size_t kMostWaiting = 48;   // stores of a block or device
-constexpr size_t kMostChanges = 512;  // that are remembered
+constexpr size_t kMostWaiting = 48;   // stores per block or device
+constexpr size_t kMostChanges = 512;  // remembered changes
 constexpr uint64_t kWordBytes = 8;
 
 bool overlap(uint64_t a, uint32_t a_bytes, uint64_t b, uint32_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
 }
 
-// Puts the bytes that `from` has of a place into its value.
+// Copies the bytes of an access that another one covers into its value.
 void overlay(uint64_t at, uint32_t bytes, uint64_t from, uint32_t from_bytes, uint64_t value, uint64_t* to) {
   char out[8], in[8];
   memcpy(out, to, 8);
@@ -32,7 +32,7 @@ uint64_t read(uint64_t at, uint32_t bytes) {
 }  // namespace
 
 WeakMemory::WeakMemory(uint32_t seed) : random_(seed) {
-  constexpr uint32_t kSpeeds[] = {100, 40, 8, 2};  // stores wait for longer with some seeds than with others
+  constexpr uint32_t kSpeeds[] = {100, 40, 8, 2};  // with some seeds stores wait longer
   moves_of_100_ = kSpeeds[random_() % 4];
 }
 
@@ -46,7 +46,7 @@ WeakMemory::BlockState& WeakMemory::state_of(const Block& block) {
   return at->second;
 }
 
-// What a place held at a time.
+// The content of an address at an earlier time.
 uint64_t WeakMemory::memory_at(uint64_t when, uint64_t at, uint32_t bytes) const {
   uint64_t value = read(at, bytes);
   for (auto change = changes_.rbegin(); change != changes_.rend() && change->when > when; ++change)
@@ -102,7 +102,7 @@ void WeakMemory::store(const Warp& warp, uint32_t lane, const Instruction& i, ui
   if (state.queue.size() > kMostWaiting) pass_any(&state.queue, &state);
 }
 
-// From its block to its device.
+// Moves a store from its block to its device.
 void WeakMemory::pass(BlockState& state, size_t i) {
   const Store store = state.queue[i];
   state.queue.erase(state.queue.begin() + static_cast<ptrdiff_t>(i));
@@ -118,7 +118,7 @@ void WeakMemory::arrive(const Store& s) {
   if (const auto state = blocks_.find(s.block); state != blocks_.end()) state->second.written[s.at / kWordBytes] = now_;
 }
 
-// One that no earlier store to the same place waits before.
+// Moves on a random store that is not behind an earlier one to the same address.
 void WeakMemory::pass_any(Queue* queue, BlockState* state) {
   if (queue->empty()) return;
   const Store chosen = (*queue)[random_() % queue->size()];
@@ -164,7 +164,7 @@ void WeakMemory::settle(const Warp& warp, uint64_t at, uint64_t bytes) {
   }
 }
 
-// What one thread has acquired or seen before, all have afterwards.
+// Afterwards all threads of the block have acquired and seen what any one of them had.
 void WeakMemory::barrier(const Block& block) {
   BlockState& state = state_of(block);
   const uint64_t latest = *std::max_element(state.acquired.begin(), state.acquired.end());
@@ -235,7 +235,7 @@ class Turns {
       if (block.warps[(first + w) % n].run(most, random_())) break;
     block.pass_barrier();
     if (!block.is_done()) return;
-    finished_.push_back(std::move(blocks[b]));  // its stores may still wait
+    finished_.push_back(std::move(blocks[b]));  // its stores may still be waiting
     blocks.erase(blocks.begin() + static_cast<ptrdiff_t>(b));
   }
 

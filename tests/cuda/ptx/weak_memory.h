@@ -1,9 +1,9 @@
 // Memory of several devices as weak as PTX allows, and grids on it whose threads take turns at random, from a seed.
 //
-// A store waits in its block, then in its device, and arrives in memory in any order but that of stores to one place; a
-// vector's elements come apart. A release of a scope first brings there what is ordered before it: the thread's own
-// stores and what barriers order before them. A load may see an old value, but none older than what the thread, or who
-// is ordered before it, has seen of the place, or has acquired.
+// A store waits in its block, then in its device, and arrives in memory in any order, except that stores to one address
+// stay in order; a vector's elements arrive separately. A release at a scope first performs there what is ordered
+// before it: the thread's own stores and those that barriers order before them. A load may return an old value, but
+// none older than what the thread, or one ordered before it, has already seen at that address, or has acquired.
 #pragma once
 
 #include <deque>
@@ -25,9 +25,9 @@ class WeakMemory final : public Memory {
   void settle(const Warp& warp, uint64_t at, uint64_t bytes) override;
   void barrier(const Block& block) override;
 
-  // Some stores go on.
+  // Moves some stores on.
   void move_on();
-  // A grid has ended: its stores have arrived.
+  // A grid has ended: its stores arrive.
   void finish(const Grid& grid);
 
  private:
@@ -39,8 +39,8 @@ class WeakMemory final : public Memory {
   using Queue = std::vector<Store>;
   struct BlockState {
     Queue queue;
-    std::vector<uint64_t> acquired;                            // by thread: nothing older is seen
-    std::unordered_map<uint64_t, uint64_t> written;            // by word: when it was, by this block
+    std::vector<uint64_t> acquired;                            // by thread: no older value is visible to it
+    std::unordered_map<uint64_t, uint64_t> written;            // by word: the time of this block's last store
     std::vector<std::unordered_map<uint64_t, uint64_t>> seen;  // by thread and word
   };
   struct Change {
@@ -59,13 +59,13 @@ class WeakMemory final : public Memory {
   uint32_t moves_of_100_;
   uint64_t now_ = 1;
   std::unordered_map<const Block*, BlockState> blocks_;
-  std::vector<const Block*> order_;  // that they came in, so that a seed is all that counts
+  std::vector<const Block*> order_;  // in order of arrival, so that only the seed matters
   std::unordered_map<uint32_t, Queue> devices_;
   std::deque<Change> changes_;
 };
 
-// Runs each rank's grids, one after the other, all ranks at a time; the device of each grid is told in it. Empty, or
-// what went wrong: a fault, or that it does not end.
+// Runs each rank's grids one after the other, all ranks concurrently; each grid names its device. Returns the fault, or
+// that there is no end; empty if all went well.
 std::string run_at_random(std::vector<std::vector<Grid*>> ranks, uint32_t seed);
 
 }  // namespace tutti_test::ptx
