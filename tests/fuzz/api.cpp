@@ -10,18 +10,18 @@ namespace {
 
 using namespace tutti::fuzz;
 
-// One of the two groups, kept from input to input as long as it works.
+// One of the two groups, kept from input to input while it works.
 struct Group {
   explicit Group(int n) : members(static_cast<size_t>(n)) {}
   std::vector<Member> members;
 };
 
-// After the script all ranks that are still well add up ones.
+// After the script all ranks whose group still works sum up ones.
 bool run_rank(Input in, Group& group, int rank) {
   const int n = static_cast<int>(group.members.size());
   Member& member = group.members[static_cast<size_t>(rank)];
   { Script(in, member, rank, n).run(); }
-  // More than a script ever has: another rank's script cannot be taken for it.
+  // More elements than a script ever uses, so it cannot be taken for another rank's script.
   std::array<int, kMaxElems + 1> ones, sums{};
   ones.fill(1);
   const tuttiResult_t result =
@@ -31,8 +31,8 @@ bool run_rank(Input in, Group& group, int rank) {
   return result == tuttiSuccess;
 }
 
-// True if all are well. A rank whose script ended otherwise than the other's may wait for it until a limit, which is
-// seconds. Their communicators are ended from here instead.
+// True if all groups work. A rank whose script ended differently from its peer's may wait for it until a time-out,
+// which takes seconds. Their communicators are aborted from here instead.
 bool run_ranks(const std::string (&scripts)[2], Group& group) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -70,7 +70,7 @@ void run_group(Input in, Group& group) {
     expect(tuttiCommInitAll(comms.data(), static_cast<int>(comms.size()), nullptr) == tuttiSuccess, "a group forms");
     for (size_t i = 0; i < comms.size(); i++) group.members[i].comm = comms[i];
   }
-  // In one of eight inputs the second rank does something else at one place.
+  // In one of eight inputs the second rank's script differs in one place.
   const uint8_t deviates = in.byte(), where = in.byte();
   const std::string script(in.rest());
   std::string other = script;
@@ -122,10 +122,10 @@ std::vector<std::string> fuzz_seeds() {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  // What never comes is not waited for longer than this.
+  // Ranks wait no longer than this for what never comes.
   [[maybe_unused]] static const int limited =
       setenv("TUTTI_OP_TIMEOUT", "5", 1) + setenv("TUTTI_INIT_TIMEOUT", "5", 1) + setenv("TUTTI_LOG", "none", 1);
-  static auto* groups = new Group[2]{Group(1), Group(2)};  // stay until the end
+  static auto* groups = new Group[2]{Group(1), Group(2)};  // never destroyed
   Input in(data, bytes);
   Group& group = groups[in.below(2)];
   run_group(in, group);

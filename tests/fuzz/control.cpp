@@ -1,5 +1,5 @@
-// What members of a group say over their control connections, read by what reads it and without sockets between ranks:
-// frames, what is agreed upon, and what each of them is in.
+// What members of a group send over their control connections, fed to the code that reads it, without sockets between
+// ranks: frames, agreement, and the ranks' current operations.
 #include <optional>
 
 #include "base/bytes.h"
@@ -32,7 +32,7 @@ void read_decision(Input& in) {
   expect(decision->to_bytes() == bytes, "a decision is the same after it has travelled");
 }
 
-// One rank that calls, leaves and loses others as it likes, while these say what they like.
+// One rank that calls, leaves and loses others at will, while the others send anything.
 void agree(Input& in) {
   const int rank = static_cast<int>(in.below(kRanks));
   std::vector<std::string> sent;
@@ -59,7 +59,7 @@ void agree(Input& in) {
     for (const int wanted : council.wanted()) expect(wanted != rank, "a rank waits for others");
     expect(council.coordinator(without) <= rank, "the lowest rank leads");
   }
-  // What a rank has said makes sense to the others.
+  // What a rank has sent makes sense to the others.
   for (const std::string& message : sent) {
     for (int reader = 0; reader < kRanks; reader++) {
       if (reader == rank) continue;
@@ -97,7 +97,7 @@ void read_line(Input& in) {
   expect(said.substr(0, understood.size()) == understood, "what was understood was said");
 }
 
-// Statements and questions of ranks that say anything of what they are in.
+// Statements and questions of ranks that say anything about their current operation.
 void compare(Input& in) {
   Recorder recorder;
   Comparison comparison(0, kRanks, recorder);
@@ -136,7 +136,7 @@ std::string council_message(uint32_t kind, const std::string& rest) {
   return fuzz::bytes_of(kind) + fuzz::bytes_of(uint32_t{0}) + rest;
 }
 
-// Statements of a rank as it waits for a message and for a collective.
+// Statements of a rank that waits for a message, and of one that waits for a collective.
 std::string some_statements() {
   std::string all;
   for (const Standing::Doing doing : {Standing::Doing::kPasses, Standing::Doing::kCalls, Standing::Doing::kLeft}) {

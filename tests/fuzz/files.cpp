@@ -1,4 +1,4 @@
-// Files that somebody else has written: tuning, flight recorders, topologies.
+// Files that others have written: tuning, flight recorders, topologies.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace {
 using fuzz::expect;
 using fuzz::Input;
 
-// A file without a name, and a path that leads to it.
+// An unnamed file, and a path that leads to it.
 class File {
  public:
   explicit File(std::string_view bytes) : fd_(memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -64,7 +64,7 @@ void read_recorder(Input& in) {
   static const std::string genuine = genuine_recorder();
   std::string bytes = genuine;
   while (!in.done()) {
-    // The header and the first operations more often than the others.
+    // Changes the header and the first operations more often than the others.
     const bool is_near = in.byte() % 8 != 0;
     const size_t at = in.take<uint16_t>() % (is_near ? sizeof(TraceHeader) + 1024 : sizeof(TraceMemory) - 256);
     const std::string_view what = in.text(in.byte());
@@ -119,7 +119,7 @@ std::vector<std::string> fuzz_seeds() {
   return {'\0' + to_text(built_in_prices()),
           '\0' + std::string("shm.hop = 100\n# a comment\n"),
           '\1' + patch(offsetof(TraceHeader, rank), fuzz::bytes_of(uint64_t{7})),
-          '\1' + patch(offsetof(TraceHeader, n_ranks), fuzz::bytes_of(int32_t{0x3e000000})),  // it counted up to that
+          '\1' + patch(offsetof(TraceHeader, n_ranks), fuzz::bytes_of(int32_t{0x3e000000})),  // once counted up to that
           '\1' + patch(offsetof(TraceHeader, begun), fuzz::bytes_of(~uint64_t{0})),
           '\1' + patch(offsetof(TraceHeader, host), std::string(200, '"')),
           '\1' + patch(offsetof(TraceHeader, made_ticks), std::string(24, '\x7f')),
@@ -128,7 +128,7 @@ std::vector<std::string> fuzz_seeds() {
               patch(offsetof(TraceHeader, error), "rank 1 died"),
           '\3' + xml,
           '\3' + xml.substr(0, xml.rfind("complete_cpuset")) +
-              xml.substr(xml.rfind("complete_cpuset") + 22)};  // hwloc crashed
+              xml.substr(xml.rfind("complete_cpuset") + 22)};  // once crashed hwloc
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {

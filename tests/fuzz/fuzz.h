@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target is one program: it turns bytes into calls and checks what must hold whatever
-// the bytes are. replay.cpp drives it in the daily suite, clang's libFuzzer where that is there.
+// Shared by the fuzz targets. A target is one program: it turns bytes into calls and checks what must hold whatever
+// the bytes are. replay.cpp drives it in the daily suite, clang's libFuzzer where it is available.
 #pragma once
 
 #include <sys/socket.h>
@@ -16,7 +16,7 @@
 #include "base/fd.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes);
-// Inputs to start from: what a well-behaved caller or peer does.
+// Initial inputs: what a well-behaved caller or peer does.
 std::vector<std::string> fuzz_seeds();
 
 namespace tutti::fuzz {
@@ -54,7 +54,7 @@ class Input {
   std::string_view rest_;
 };
 
-// As far as the kernel takes it at once.
+// As much as the kernel accepts at once.
 inline void say(const Fd& fd, std::string_view bytes) {
   [[maybe_unused]] const ssize_t n = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -66,7 +66,7 @@ struct SocketPair {
     ours.reset(ends[0]);
     theirs.reset(ends[1]);
   }
-  // What the other side says.
+  // Sends bytes as the peer.
   void say(std::string_view bytes) const { fuzz::say(theirs, bytes); }
   void hang_up() const { ::shutdown(theirs.get(), SHUT_WR); }
 

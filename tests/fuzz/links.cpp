@@ -1,5 +1,5 @@
-// What arrives on a link, once it is there: TCP's frames, and what comes through the socket beside a link of shared
-// memory. And what is said about links before: addresses and hellos.
+// What arrives on a link: TCP frames, and what comes through the socket beside a shared-memory link. And what is sent
+// before a link is made: addresses and hellos.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -26,7 +26,7 @@ struct Received {
   bool operator==(const Received&) const = default;
 };
 
-// The frames in a stream of bytes, up to the first that is none.
+// The frames in a stream of bytes, up to the first invalid one.
 std::vector<Received> frames_in(std::string_view stream, uint32_t slot_bytes) {
   std::vector<Received> frames;
   tcp::FrameHeader header;
@@ -49,7 +49,7 @@ void receive_over_tcp(Input& in) {
       sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)), 64 * (1 + static_cast<uint32_t>(in.below(4))), 0};
   std::vector<tcp::SharedFd> connections;
   connections.emplace_back(std::move(sockets.ours));
-  // Of a higher rank, which sends nothing back by this side's connections.
+  // The peer's rank is higher, so it sends nothing back over this side's connections.
   tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 2}, Listener{});
   auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
   expect(static_cast<bool>(created), "there is memory for a few slots");
@@ -90,7 +90,7 @@ Fd memory_file(size_t bytes, bool sealed) {
   return fd;
 }
 
-// Something to hand over: memory, or what is none.
+// A descriptor to hand over: of memory, or of something else.
 Fd some_descriptor(Input& in) {
   switch (in.below(4)) {
     case 0: return Fd();
@@ -109,7 +109,7 @@ void say_notice(const Fd& socket, Input& in) {
   send_with_descriptor(socket.get(), (shm::kNotice + bytes_of(notice)).data(), 1 + sizeof notice, some_descriptor(in));
 }
 
-// What is exposed lies in memory that is there, whatever its owner says.
+// Exposed data must be in memory that exists, whatever its owner says.
 void map_shared_memory(Input& in) {
   constexpr uint32_t kSlots = 2, kSlotBytes = 128;
   SocketPair sockets;
@@ -133,7 +133,7 @@ void map_shared_memory(Input& in) {
         shm::SlotLine& line = view.value().line(static_cast<uint32_t>(published % view.value().lines()));
         line.bytes = static_cast<uint32_t>(some_number(in));
         line.where = some_number(in);
-        if (line.where == shm::kAtAddress) line.where = shm::kInSlot;  // an address is believed
+        if (line.where == shm::kAtAddress) line.where = shm::kInSlot;  // addresses are trusted
         line.at = some_number(in);
         line.published.store(++published);
         tuttiMessage message;
@@ -149,7 +149,7 @@ void map_shared_memory(Input& in) {
   }
 }
 
-// Both ends of a link of shared memory whose receiver is in these hands.
+// Both ends of a shared-memory link whose receiver the fuzzer controls.
 struct Prey {
   static constexpr uint32_t kSlots = 2, kSlotBytes = 128;
 
@@ -182,7 +182,7 @@ struct Prey {
   shm::Segment segment;
 };
 
-// A sender writes into its segment and into memory that it was given, whatever its receiver says.
+// A sender writes only into its segment and into memory that it was given, whatever its receiver says.
 void send_to_shared_memory(Input& in) {
   Prey prey;
   shm::SegmentHeader& header = prey.segment.header();
@@ -196,7 +196,7 @@ void send_to_shared_memory(Input& in) {
       case 3: {
         header.posted_bytes = in.byte() % 2 == 0 ? bytes : static_cast<uint32_t>(some_number(in));
         header.posted_where = static_cast<uint32_t>(some_number(in));
-        if (header.posted_where == shm::kAtAddress) header.posted_where = shm::kInSlot;  // an address is believed
+        if (header.posted_where == shm::kAtAddress) header.posted_where = shm::kInSlot;  // addresses are trusted
         header.posted_at = some_number(in);
         header.posted.store(published + in.below(3));
         break;
@@ -226,7 +226,7 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// A segment is mapped only if it is what was announced; no descriptor is left over.
+// A segment is mapped only if it matches its announcement; no descriptor leaks.
 void receive_a_segment(Input& in) {
   const size_t before = open_descriptors();
   {
@@ -309,7 +309,7 @@ std::vector<std::string> fuzz_seeds() {
   }
   const Hello hello{{}, 0, 0, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
   const std::string file = {2, 0, 16, 1};  // 4096 bytes of memory
-  // A notice of block 2, then a message that lies in it.
+  // A notice of block 2, then a message in it.
   const std::string exposed = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};
   return {
       of_target(0, {0, 0}) + said(frames), of_target(0, {2, 3}) + said(many), of_target(1, exposed),
@@ -317,7 +317,7 @@ std::vector<std::string> fuzz_seeds() {
                        std::string{1, 5, 'B', 'B', 'B', 'B', 'B', 2, 3, 9, 0, 0}),
       of_target(2, {0, 0, 1, 0, 'R', 1, 1, 1, 0}),
       of_target(2, std::string{0, 0, 2, 0, 'R', 0} + file + std::string{0, 'R', 0, 1, 0}),
-      // A notice of block 7, a place in it for the next message, and that one; then one that finds no room.
+      // A notice of block 7, a place in it for the next message, and that message; then one that finds no room.
       of_target(4, std::string{0, 0, 7, 0, 100} + file + std::string{64, 3, 0, 7, 9, 1, 64, 7, 9, 6, 100, 7, 0, 2, 2}),
       of_target(4, std::string{9, 6, 9, 6, 9, 6, 0, 5, 0, 2, 1, 9, 6, 0, 4, 30, 7}),
       of_target(3, bytes_of(hello) + '\0'), of_target(3, bytes_of(hello) + '\1' + std::string(48, 'a'))};

@@ -1,5 +1,5 @@
-// What a rank says once it is let in: to the rendezvous' root, in its introduction, and over its control connection.
-// These need a thread on the other side, so they are slow.
+// What a rank sends once it is let in: to the root of the rendezvous, in its introduction, and over its control
+// connection. These need a thread on the other side, so they are slow.
 #include <poll.h>
 
 #include <thread>
@@ -18,10 +18,10 @@ using fuzz::expect;
 using fuzz::Input;
 using fuzz::say;
 
-constexpr double kLimitSeconds = 0.2;  // for what waits for a rank that never comes
-constexpr double kEnoughSeconds = 20;  // for what must come
+constexpr double kLimitSeconds = 0.2;  // when waiting for a rank that never comes
+constexpr double kEnoughSeconds = 20;  // when waiting for what must come
 
-// Everything that comes until the other side closes.
+// Everything that arrives until the other side closes.
 std::string hear(const Fd& fd) {
   std::string heard;
   char bytes[4096];
@@ -35,7 +35,7 @@ std::string hear(const Fd& fd) {
   }
 }
 
-// A root answers ranks that say anything with frames, or not at all.
+// A root answers ranks that send anything with frames, or not at all.
 void join_a_root(Input& in) {
   const auto id = start_root(Deadline::after_seconds(kLimitSeconds));
   expect(static_cast<bool>(id), "a root starts");
@@ -65,7 +65,7 @@ void join_a_root(Input& in) {
   }
 }
 
-// A rank that introduces itself with anything, and then stays silent, makes no communicator.
+// A rank that introduces itself with anything, and is silent afterwards, makes no communicator.
 void introduce(Input& in) {
   const Deadline deadline = Deadline::after_seconds(kLimitSeconds);
   const auto id = start_root(deadline);
@@ -81,7 +81,7 @@ void introduce(Input& in) {
   expect(!comm && !comm.error().message.empty(), "there is no communicator, and a reason");
 }
 
-// A neighbour that says anything over its control connection and goes: it has left, or the group has failed.
+// A neighbour sends anything over its control connection and leaves: it has left, or the group has failed.
 void control(Input& in) {
   const Key key = derive_key("a secret", 8);
   auto listener = Listener::open();
@@ -118,7 +118,7 @@ void control(Input& in) {
 using Target = void (*)(Input&);
 constexpr Target kTargets[] = {join_a_root, introduce, control};
 
-// As one rank says it to the root, in pieces that fit a length byte.
+// As one rank sends it to the root, in pieces whose length fits a byte.
 std::string by_rank(int rank, const std::string& bytes) {
   std::string script;
   for (size_t at = 0; at < bytes.size(); at += 100) {
@@ -129,7 +129,7 @@ std::string by_rank(int rank, const std::string& bytes) {
   return script;
 }
 
-// What rank 0 says about itself when it meets rank 1.
+// Rank 0's introduction when it meets rank 1.
 std::string genuine_introduction() {
   const Deadline deadline = Deadline::after_seconds(10);
   const auto id = start_root(deadline);

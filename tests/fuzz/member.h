@@ -1,4 +1,4 @@
-// What one rank of the API's fuzz target has: memory with guards, its communicator, calls whose results are looked at.
+// The state of a rank in the API's fuzz target: memory with guards, its communicator, calls whose results are checked.
 #pragma once
 
 #include <algorithm>
@@ -33,11 +33,11 @@ class Arena {
   char* bytes_;
 };
 
-// What one rank has from one input to the next.
+// State that one rank keeps from input to input.
 struct Member {
   tuttiComm_t comm = nullptr;
-  bool has_run = false, is_ended = false;  // its script; its communicator, from outside
-  Arena arenas[2];                         // of the group and of what is split off it
+  bool has_run = false, is_ended = false;  // its script has run; its communicator was ended from outside
+  Arena arenas[2];                         // for the group, and for the group that is split off it
 };
 
 inline tuttiResult_t checked(tuttiResult_t result) {

@@ -1,6 +1,6 @@
-// replay [--runs N] [--seed S] [--write FOLDER] [FILE...]: gives a target its seeds, then N mutations of them, the same
-// ones for the same S; or only the files. --write puts the seeds into a folder, for libFuzzer. The input in progress
-// is in a file, whose name is printed first and which is left behind by a crash.
+// replay [--runs N] [--seed S] [--write FOLDER] [FILE...]: gives a target its seeds, then N mutations of them, always
+// the same ones for the same S; or only the files. --write puts the seeds into a folder, for libFuzzer. The current
+// input is in a file, whose name is printed first and which a crash leaves behind.
 #include <unistd.h>
 
 #include <fstream>
@@ -17,7 +17,7 @@ size_t below(Random& random, size_t n) {
   return static_cast<size_t>(random() % n);
 }
 
-// A value that is at the edge of something more often than not.
+// A value that is more often than not an edge case.
 char interesting(Random& random) {
   constexpr char kEdges[] = {0, 1, 2, 4, 8, 16, 32, 64, 100, 127, '\x80', '\xc0', '\xfe', '\xff'};
   return below(random, 3) == 0 ? static_cast<char>(random()) : kEdges[below(random, sizeof kEdges)];
@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string> seeds = fuzz_seeds();
     for (const std::string& input : seeds) journal.run(input);
     for (size_t i = 0; i < mutations; i++) {
-      Random random(seed + (i << 20));  // an input depends on its number, not on those before it
+      Random random(seed + (i << 20));  // an input depends only on its number
       journal.run(mutated(seeds, random));
     }
   }

@@ -1,6 +1,6 @@
-// One rank's run through a script: bytes become calls with arbitrary arguments. Handles may be NULL, dead or of no
-// kind; enums and counts any number; buffers NULL, misaligned or overlapping. A pointer that is to be read or written
-// leads to memory that is there, as the contract says. The calls are in script_*.cpp, by kind.
+// One rank's run through a script: bytes become calls with arbitrary arguments. Handles may be NULL, dead or invalid;
+// enums and counts any number; buffers NULL, misaligned or overlapping. A pointer that is read or written always points
+// to existing memory, as the contract demands. The calls are in script_*.cpp, by kind.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace tutti::fuzz {
 
-inline constexpr int kSlots = 2;      // of each kind of handle that a script makes
-inline constexpr int kMaxCalls = 24;  // of a script
+inline constexpr int kSlots = 2;      // for each kind of handle that a script makes
+inline constexpr int kMaxCalls = 24;  // per script
 inline constexpr size_t kMaxElems = 255;
 
 class Script {
@@ -18,7 +18,7 @@ class Script {
   Script(Input in, Member& member, int rank, int n_ranks) : in_(in), member_(member), rank_(rank), n_ranks_(n_ranks) {}
   ~Script() {
     leave_group();
-    checked(tuttiCommAbort(split_));  // ends what waits for another rank
+    checked(tuttiCommAbort(split_));  // ends calls that wait for another rank
     for (tuttiStream_t stream : streams_) checked(tuttiStreamDestroy(stream));
     for (tuttiEvent_t event : events_) checked(tuttiEventDestroy(event));
     for (void* memory : memory_) checked(tuttiMemFree(memory));
@@ -64,7 +64,7 @@ class Script {
   // ---- arguments
 
   tuttiComm_t comm() {
-    static const std::array<uint64_t, 32> nothing{};  // readable, but no communicator
+    static const std::array<uint64_t, 32> nothing{};  // readable memory that is no communicator
     const uint8_t kind = in_.byte();
     arena_ = &member_.arenas[kind % 16 == 1];
     if (kind % 16 == 2) return nullptr;
@@ -94,7 +94,7 @@ class Script {
     if (kind < 200) return any<tuttiRedOp_t>(kind % tuttiNumOps);
     return kind < 240 ? ops_[kind % kSlots] : any<tuttiRedOp_t>(in_.take<int>());
   }
-  // What fits an arena for all ranks, or more than any buffer has.
+  // Fits an arena for all ranks, or is larger than any buffer.
   size_t count() {
     const uint8_t kind = in_.byte();
     return kind < 250 ? kind % (kMaxElems + 1) : SIZE_MAX - (in_.take<uint64_t>() >> 1);

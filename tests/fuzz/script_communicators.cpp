@@ -1,4 +1,4 @@
-// A script's groups of calls and communicators.
+// A script's groups of calls, and its communicators.
 #include "script.h"
 
 namespace tutti::fuzz {
@@ -37,7 +37,7 @@ void Script::ask() {
   expect(state < tuttiNumResults, "a state is a result");
 }
 
-// All ranks of the group in one order or the other, or lists that are refused.
+// All ranks of the group in order or in reverse, or lists that are refused.
 void Script::create_group() {
   leave_split();
   const uint8_t which = in_.byte();
@@ -70,7 +70,7 @@ void Script::create() {
   if (depth_ == 0)
     expect(result != tuttiSuccess, "nothing comes of an id that is none");
   else if (result == tuttiSuccess)
-    leave_group();  // it fails at the end, and `made` is to be there
+    leave_group();  // a creation in a group fails only at its end, and `made` must exist
   checked(tuttiGetUniqueId(nullptr));
 }
 
@@ -81,7 +81,7 @@ void Script::leave_group() {
   }
 }
 
-// For another one in its place.
+// To make room for another one.
 void Script::leave_split() {
   leave_group();
   checked(tuttiCommAbort(split_));
@@ -106,7 +106,7 @@ void Script::end_a_comm() {
   }
 }
 
-// Without the last rank, which may call nevertheless; or lists that are refused.
+// Excludes the last rank, which may call nevertheless; or uses lists that are refused.
 void Script::shrink() {
   leave_split();
   const uint8_t which = in_.byte();

@@ -46,7 +46,7 @@ void Script::move() {
   }
 }
 
-// Messages that match: to the rank `distance` on, from the one as far back. In a group of its own.
+// Matching messages: to the rank `distance` further on, from the one as far back. In a separate group.
 void Script::exchange() {
   const tuttiComm_t c = comm();
   const int distance = in_.byte() % 2, times = 1 + in_.byte() % 3;
@@ -78,7 +78,7 @@ void Script::unequal() {
   const size_t* n = list(0);
   const size_t* at = list(1);
   const auto t = type();
-  // What all ranks send to each other is the same count, so that their receives match; at other places.
+  // All-to-all counts are equal, so that receives match, but the places differ.
   if (which % 3 == 2) counts.fill(counts[0]);
   if (which % 3 == 0) checked(tuttiAllGatherv(from, to, n, at, t, c, stream_handle()));
   if (which % 3 == 1) checked(tuttiReduceScatterv(from, to, n, t, reduction(), c, stream_handle()));

@@ -50,7 +50,7 @@ void Script::event() {
 void Script::memory() {
   auto& slot = memory_[in_.below(kSlots)];
   const uint8_t kind = in_.byte();
-  checked(tuttiMemFree(kind % 4 == 0 ? arena_->at(kind) : slot));  // an arena's middle is nothing that was given out
+  checked(tuttiMemFree(kind % 4 == 0 ? arena_->at(kind) : slot));  // an address inside an arena was never allocated
   if (kind % 4 == 0) return;
   const size_t bytes = kind > 250 ? SIZE_MAX - in_.take<uint16_t>() : in_.take<uint16_t>();
   const tuttiResult_t result = checked(tuttiMemAlloc(&slot, bytes));
@@ -78,7 +78,7 @@ void Script::register_memory() {
   const tuttiComm_t c = comm();
   auto& slot = registrations_[in_.below(kSlots)];
   const auto place = in_.take<uint16_t>();
-  void* known = which > 250 ? &slot : slot;  // or what is no registration
+  void* known = which > 250 ? &slot : slot;  // or an invalid registration
   if (which % 3 == 0) {
     finish_operations();
     checked(tuttiCommDeregister(c, known));

@@ -1,5 +1,5 @@
-// What arrives while ranks meet, read by the functions that read it: handshakes, the rendezvous' frames, addresses,
-// unique ids, and the answers of launchers.
+// What arrives while ranks meet, fed to the functions that read it: handshakes, frames of the rendezvous, addresses,
+// unique ids, and launchers' answers.
 #include "base/dial.h"
 #include "fuzz.h"
 #include "group/blobs.h"
@@ -20,8 +20,8 @@ using fuzz::SocketPair;
 const Key kKey = derive_key("a secret", 8);
 const std::string kStoreKey = "key";
 
-// One direction of a connection: what is said on one end goes to the other, but for a byte that is changed and an end
-// that comes early.
+// One direction of a connection: bytes from one end go to the other, except that one byte is changed and the end
+// may come early.
 class Wire {
  public:
   explicit Wire(Input& in) : changed_at_(in.byte()), change_(in.byte()), ends_at_(in.byte()) {}
@@ -46,7 +46,7 @@ class Wire {
   size_t ends_at_;
 };
 
-// Nobody gets in through a connection that changes what is said.
+// Nobody gets in through a connection that alters bytes.
 void shake_hands(Input& in) {
   SocketPair client_end, server_end;
   Wire to_server(in), to_client(in);
@@ -143,7 +143,7 @@ void read_unique_id(Input& in) {
   for (const Address& address : root_candidates(parts.value())) expect(address.length > 0, "a candidate is an address");
 }
 
-// A launcher that answers anything.
+// A launcher that sends any answer.
 void ask_pmi(Input& in) {
   SocketPair sockets;
   sockets.say(in.rest());
@@ -157,7 +157,7 @@ void ask_pmi(Input& in) {
   [[maybe_unused]] const auto finalized = pmi.value().finalize();
 }
 
-// A store that answers anything.
+// A store that sends any answer.
 void ask_store(Input& in) {
   static Address address;
   static const Fd listener = [] {
@@ -187,7 +187,7 @@ std::string for_target(const std::string& bytes) {
   return std::string(1, static_cast<char>(N)) + bytes;
 }
 
-// All of it in two pieces.
+// The bytes in pieces of up to 100, each after its length less one.
 std::string cut(const std::string& bytes) {
   std::string all;
   for (size_t at = 0; at < bytes.size(); at += 100) {

@@ -9,7 +9,7 @@ import sys
 import threading
 
 RANKS, STEPS, BATCH, WIDTH = 2, 20, 64, 256
-HOST_SECONDS = 20  # more than the host takes for a few calls, whatever else it does
+HOST_SECONDS = 20  # longer than the host needs for a few calls, whatever else it does
 
 
 def losses(rank, n_ranks):
@@ -37,12 +37,12 @@ def losses(rank, n_ranks):
 
 
 class Gate:
-    """Holds the current stream up until it is opened, however long that takes."""
+    """Blocks the current stream until it is opened, however long that takes."""
 
     def __init__(self):
         import torch
 
-        self.word = torch.zeros(1, dtype=torch.int32).pin_memory()  # which a stream reads where the host writes it
+        self.word = torch.zeros(1, dtype=torch.int32).pin_memory()  # written by the host, read by a stream
 
     def close(self):
         import torch
@@ -70,7 +70,7 @@ def check_streams(rank, n_ranks):
     total, gate = n_ranks * (n_ranks + 1) / 2, Gate()
     for size in (3, 1_000_000):
         tensor = torch.zeros(size, device="cuda")
-        # The first time for what waits for the device: the driver loads a kernel when it is first launched.
+        # The first turn is for calls that wait for the device: the driver loads a kernel at its first launch.
         for waits in (False, True):
             if waits:
                 gate.close()

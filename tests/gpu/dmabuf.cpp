@@ -1,5 +1,5 @@
-// Can network devices get at this GPU's memory? Exports some of it as a dmabuf, as GPUDirect RDMA needs it, and flushes
-// what they would have written. Exit status: 0 yes, 77 no (and why), 1 if it failed.
+// Whether network devices can access this GPU's memory: exports some of it as a dmabuf, as GPUDirect RDMA needs it, and
+// flushes writes as if they had made some. Exit status: 0 yes, 77 no (with the reason), 1 if it failed.
 #include <cstdio>
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace {
 
-// "" or what stands in the way.
+// "", or what prevents it.
 tutti::Result<std::string> try_device(tutti::cuda::Port& port) {
   constexpr size_t kBytes = 2 << 20;
   TUTTI_TRY_ASSIGN(void* const memory, port.allocate(kBytes));

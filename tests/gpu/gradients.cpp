@@ -1,5 +1,5 @@
-// A linear model is trained on CUDA memory through tutti/ddp.h, and the same one in host memory: gradients after each
-// step are compared, for every built-in compression. -n: steps. Takes the perf tools' flags for ranks and devices; with
+// Trains a linear model on CUDA memory through tutti/ddp.h, and the same model in host memory: compares the gradients
+// after each step, for every built-in compression. -n: steps. Takes the perf tools' flags for ranks and devices; with
 // --device host both are in host memory. The last line on stdout is JSON.
 #include <array>
 #include <cmath>
@@ -24,7 +24,7 @@ constexpr size_t kIn = 256, kOut = 192, kSamples = 32;
 struct Kind {
   const char* name;
   tuttiDdpCompression_t compression;
-  double tolerance;  // of the largest gradient
+  double tolerance;  // relative to the largest gradient
 };
 constexpr std::array kKinds = {Kind{"average", tuttiDdpAverage, 1e-6},   Kind{"float16", tuttiDdpFloat16, 1e-6},
                                Kind{"bfloat16", tuttiDdpBfloat16, 1e-6}, Kind{"int8", tuttiDdpInt8, 1e-6},
@@ -35,7 +35,7 @@ Status check(tuttiResult_t result, const char* call) {
   return Error{text("%s: %s", call, tuttiDdpGetLastError())};
 }
 
-// The model's place: parameters, and an averager of their gradients.
+// One side's parameters, and an averager of their gradients.
 class Side {
  public:
   Side(tuttiComm_t comm, int device) : comm_(comm), device_(device) {}
@@ -71,7 +71,7 @@ class Side {
     tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
     config.compression = compression;
     config.powerSgdStartStep = 0;
-    config.firstBucketBytes = 64;  // a bucket for each
+    config.firstBucketBytes = 64;  // one bucket for each parameter
     config.bucketCapBytes = 64;
     config.checkEvery = 3;
     if (Status s = check(tuttiDdpCreate(&ddp_, comm_, params, 2, nullptr, 0, &config), "tuttiDdpCreate"); !s) return s;
@@ -99,7 +99,7 @@ class Side {
     return {};
   }
 
-  // What creation has made of the parameters.
+  // The parameters after creation.
   Status read(std::vector<float>* values) const {
     for (size_t p = 0; p < 2; p++)
       if (Status s = move(values[p].data(), data_[p], values[p].size() * sizeof(float)); !s) return s;
@@ -129,7 +129,7 @@ class Training {
     values[1] = numbers(kOut);
   }
 
-  // This rank's gradients; the mean square of what is wrong.
+  // Computes this rank's gradients; returns the mean square error.
   double backward(std::vector<float>* gradients) const {
     gradients[0].assign(kOut * kIn, 0);
     gradients[1].assign(kOut, 0);
@@ -151,7 +151,7 @@ class Training {
       for (size_t i = 0; i < values[p].size(); i++) values[p][i] -= kRate * gradients[p][i];
   }
 
-  std::vector<float> values[2];  // weights and bias
+  std::vector<float> values[2];  // weights, bias
 
  private:
   std::vector<float> numbers(size_t n) {

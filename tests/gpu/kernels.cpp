@@ -1,6 +1,6 @@
-// The copying and reducing kernels on the GPU: bit by bit against their twins on the CPU, and how fast they move data
-// against the device's own copies. gpu_kernels [--quick]: the last line on stdout is JSON. Exit status: 0 good, 1 wrong
-// data, 3 a call failed, 77 there is no GPU.
+// The copying and reducing kernels on the GPU: compared with their CPU twins bit by bit, and how fast they move data
+// compared with the device's own copies. gpu_kernels [--quick]: the last line on stdout is JSON. Exit status: 0 good, 1
+// wrong data, 3 a call failed, 77 there is no GPU.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -64,13 +64,13 @@ JobList job_list(DataType dtype, RedOp op, size_t elems, uint32_t divisor, const
   return list;
 }
 
-// ---- right ---------------------------------------------------------------------------------------------------------
+// ---- correctness ---------------------------------------------------------------------------------------------------
 
 struct FloatBits {
   int exponent, mantissa;
 };
 
-// Numbers near one for floats, any bits for integers.
+// Floats near one, any bits for integers.
 void fill(std::vector<char>& bytes, DataType dtype, std::mt19937_64& random) {
   for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
     const uint64_t word = random();
@@ -101,7 +101,7 @@ class Check {
     for (int i = 0; i < kMostSources; i++) inputs_.push_back(device_memory(most_bytes));
   }
 
-  // All types, operators, numbers of sources and some shapes.
+  // All types, operators and numbers of sources, and some shapes.
   void run() {
     for (int t = 0; t < kDataTypes; t++)
       for (const RedOp op : {RedOp::kSum, RedOp::kProd, RedOp::kMax, RedOp::kMin})
@@ -116,7 +116,7 @@ class Check {
   void one(DataType dtype, RedOp op, int n_src, size_t elems) {
     const size_t bytes = elems * dtype_bytes(dtype);
     const uint32_t divisor = op == RedOp::kSum && random_() % 2 ? 3 : 0;
-    const size_t shift = random_() % 3 * dtype_bytes(dtype);  // of the first source: then packs do not fit
+    const size_t shift = random_() % 3 * dtype_bytes(dtype);  // of the first source, which then has no aligned packs
     std::vector<std::vector<char>> host(static_cast<size_t>(n_src), std::vector<char>((bytes + 7) / 8 * 8 + 8));
     std::vector<char> expected(bytes), got(bytes);
     std::vector<char*> on_host, on_device;
@@ -144,7 +144,7 @@ class Check {
   long long compared_ = 0, wrong_ = 0;
 };
 
-// ---- fast ----------------------------------------------------------------------------------------------------------
+// ---- speed ---------------------------------------------------------------------------------------------------------
 
 // Bytes per second that `work`, which moves `bytes`, reads and writes: the median of several turns.
 template <class Work>
@@ -171,7 +171,7 @@ std::string row(const char* type, int n_src, size_t bytes, double got, double co
                 bytes, got / 1e9, got / copy_rate);
 }
 
-// JSON objects, each with a comma and a space before it.
+// JSON objects, each preceded by a comma and a space.
 std::string measure(size_t bytes, double copy_rate, const std::vector<char*>& buffers) {
   std::string rows;
   for (const DataType dtype : {DataType::kFloat32, DataType::kBfloat16, DataType::kInt8, DataType::kFloat8e4m3})
@@ -181,7 +181,7 @@ std::string measure(size_t bytes, double copy_rate, const std::vector<char*>& bu
       const double got = rate(static_cast<double>(bytes) * (n_src + 1), [&] { launch(list, nullptr); });
       rows += row(dtype_name(dtype), n_src, bytes, got, copy_rate);
     }
-  SpanCall call;  // floats become bfloat16
+  SpanCall call;  // floats to bfloat16
   call.small = DataType::kBfloat16;
   call.items[call.n_items++] = {buffers[0], buffers[1], bytes / sizeof(float)};
   const double got = rate(1.5 * static_cast<double>(bytes), [&] { launch(call, nullptr); });

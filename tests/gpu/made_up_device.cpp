@@ -1,4 +1,4 @@
-// The perf tools' device on the CUDA runtime that tests/cuda makes up, so that what they do on a GPU is tried without.
+// The perf tools' device over tests/cuda's made-up CUDA runtime, to try what they do on a GPU without one.
 #include <cstring>
 
 #include "cuda/fake.h"
@@ -7,7 +7,7 @@
 namespace tutti::perf::device {
 namespace {
 
-// Of this process: ranks that are processes make it after they were forked.
+// One per process: ranks that are processes create it after the fork.
 tutti_test::FakePort& port() {
   static auto* made = new tutti_test::FakePort(2);
   return *made;

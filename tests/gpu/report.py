@@ -1,4 +1,4 @@
-"""The report of a GPU check, from results that are made up: which bars are met, missed and open, and that it says so."""
+"""The report of a GPU check, from made-up results: which bars are met, missed and open, and that it says so."""
 import copy
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ sys.dont_write_bytecode = True
 import report  # noqa: E402
 import tree  # noqa: E402
 
-# Numbers that meet every bar and that no machine gave.
+# Numbers that meet every bar; no machine measured them.
 GOOD = {
     "dry": False, "commit": "0123abc", "date": "1999-12-31", "seconds": 99.5,
     "machine": {"gpu": "Made Up 1", "driver": "1.2", "cuda": "3.4", "cpus": 5},

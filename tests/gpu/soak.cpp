@@ -1,5 +1,5 @@
-// Operations at random, as many as -n says: collective, type, operator, size, place and root, up to sixteen at once in
-// a stream before anybody looks. All data are checked. Takes the perf tools' flags for ranks, devices and the largest
+// Random operations, -n of them: collective, type, operator, size, place and root, up to sixteen in flight in a stream
+// before the data are checked. All data are checked. Takes the perf tools' flags for ranks, devices and the largest
 // size (-e). The last line on stdout is JSON.
 #include <algorithm>
 #include <array>
@@ -24,15 +24,15 @@ constexpr int kMostPrinted = 5;
 
 constexpr const Collective* kKinds[] = {&kAllReduce, &kReduceScatter, &kAllGather, &kBroadcast};
 
-// One of a round's operations, the same on all ranks.
+// One operation of a round, the same on all ranks.
 struct Draw {
   const Collective* kind;
   DataKey key;
   tuttiRedOp_t op;
-  size_t total;  // elements of the larger buffer
+  size_t total;  // elements in the larger buffer
   int root;
   bool in_place;
-  size_t at;  // of its place in the buffers, in bytes
+  size_t at;  // offset in the buffers, in bytes
 };
 
 class Soak {
@@ -78,7 +78,7 @@ class Soak {
     return static_cast<Number>(random_() % static_cast<uint64_t>(end));
   }
 
-  // Sizes are as often between 1 and 2 as between 1000 and 2000, and odd ones as often as not.
+  // Log-uniform: as often between 1 and 2 as between 1000 and 2000; half of them odd.
   size_t draw_elems(size_t elem_bytes, size_t room) {
     const size_t most = room / elem_bytes;
     if (most < 2) return most;
@@ -93,7 +93,7 @@ class Soak {
     for (size_t at = 0; static_cast<long long>(draws.size()) < wanted;) {
       const Collective& kind = *kKinds[below(std::size(kKinds))];
       const TypeInfo& type = kTypes[below(kTypes.size())];
-      // A place that is aligned as the type needs it, and no more.
+      // Aligned as the type requires, no further.
       at = (at + type.bytes - 1) / type.bytes * type.bytes;
       if (at + n * type.bytes > options_.max_bytes) break;
       const size_t room = (options_.max_bytes - at) / static_cast<size_t>(1 + below(kMostAtOnce));
@@ -168,7 +168,7 @@ class Soak {
 
   const Options& options_;
   Team& team_;
-  std::mt19937_64 random_;  // the same on all ranks
+  std::mt19937_64 random_;  // same sequence on all ranks
   Buffer send_, recv_;
   tuttiStream_t stream_ = nullptr;
   uint64_t seed_ = 0;

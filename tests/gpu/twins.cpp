@@ -1,6 +1,6 @@
-// The tests of the kernels (tests/cuda) with the kernels on the GPU, where all 71 of them are compared with their twins
-// on the CPU, bit by bit. What they work on is the program's own memory: all that it allocates lies in one block of the
-// host's memory that the GPU uses at the same address. What a test puts on its stack a kernel cannot see.
+// The tests of the kernels (tests/cuda) with the kernels on the GPU: all 71 of them are compared with their CPU twins,
+// bit by bit. They work on the program's own memory: all its allocations are in one block of host memory, which the GPU
+// uses at the same address. Kernels cannot see a test's stack.
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -26,7 +26,7 @@ void require(cudaError_t error, const char* call) {
   _Exit(3);
 }
 
-// Pieces of powers of two, which are given out again.
+// Pieces whose sizes are powers of two, which are reused.
 class Heap {
  public:
   void* take(size_t bytes) {
@@ -78,7 +78,7 @@ Heap& heap() {
   return *made;
 }
 
-// In front of each piece: how long it is; 0: malloc's, for what CUDA itself allocates meanwhile.
+// In front of each piece: its size; 0: malloc's, for what CUDA itself allocates meanwhile.
 constexpr size_t kHeadBytes = 64;
 thread_local bool t_is_in_heap = false;
 
@@ -105,7 +105,7 @@ void give_back(void* memory) {
     free(at);
 }
 
-// Kernels on the GPU, each in the calling thread's stream, until they have ended.
+// Runs kernels on the GPU, in the calling thread's stream, and waits for each.
 class OnGpu final : public tutti_test::Kernels {
  public:
   OnGpu() {
@@ -145,7 +145,7 @@ class OnGpu final : public tutti_test::Kernels {
   }
 
  private:
-  // As in the library, a kernel that fails ends everything.
+  // As in the library, a failed kernel ends everything.
   static void check(const Result<void>& done) {
     if (done) return;
     fprintf(stderr, "%s\n", done.error().message.c_str());
@@ -155,9 +155,9 @@ class OnGpu final : public tutti_test::Kernels {
   static void finish(Launch&& launch) {
     Port& port = *runtime_port();
     (void)port.use(0);
-    static const auto loaded = port.load_kernels();  // while one waits for another one, nothing may be loaded
+    static const auto loaded = port.load_kernels();  // nothing may be loaded while one kernel waits for another one
     check(loaded);
-    const auto stream = port.create_stream();  // so that kernels that wait for each other run at the same time
+    const auto stream = port.create_stream();  // so that kernels that wait for each other run concurrently
     check(stream ? Result<void>() : Result<void>(stream.error()));
     check(launch(port, stream.value()));
     check(port.synchronize(stream.value()));

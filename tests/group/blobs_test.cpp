@@ -1,4 +1,4 @@
-// What ranks have said, packed.
+// What ranks have said, packed into one message.
 #include "group/blobs.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ void check_packs(const std::vector<std::string>& blobs) {
   CHECK(!Blobs::open(std::string(packed.bytes()) + "x", n));
 }
 
-// As ranks introduce themselves: much is the same for all, some for those of a host, and some is each one's own.
+// Like introductions: much is the same for all ranks, some for those of a host, and some is each rank's own.
 std::vector<std::string> introductions(int n_hosts, int ranks_per_host) {
   std::string common(200, '\0');
   random_bytes(common.data(), common.size());
@@ -77,7 +77,7 @@ TEST_CASE("damaged lists of blobs are refused, or give blobs") {
     refused += opened ? 0 : 1;
     for (size_t i = 0; opened && i < 6; i++) CHECK(opened.value()[i].size() <= bad.size());
   }
-  CHECK(refused >= 8 + 6 * 8);  // at least the head and the ends
+  CHECK(refused >= 8 + 6 * 8);  // at least those in the head and at the ends
 }
 
 // The kernel adds a seal where vm.memfd_noexec is set.

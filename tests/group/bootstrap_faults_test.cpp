@@ -1,4 +1,4 @@
-// The rendezvous when ranks are absent, wrong, dead or strangers.
+// The rendezvous with ranks that are absent, wrong, dead or strangers.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -31,7 +31,7 @@ Fate join_and_gather(const UniqueId& id, int rank, int n_ranks, double seconds =
   return all ? Fate{} : fate_of(all.error());
 }
 
-// A connection to the root that says nothing.
+// A connection to the root that sends nothing.
 Fd silent_connection(const UniqueId& id) {
   auto fd = connect_start(loopback_of(id));
   int error = 0;
@@ -106,7 +106,7 @@ TEST_CASE("ranks that joined but do not answer are listed") {
 
 TEST_CASE("two processes that claim one rank are both named, to everybody") {
   const UniqueId id = root();
-  const int n_ranks = GENERATE(3, 30);  // by themselves, and through a relay
+  const int n_ranks = GENERATE(3, 30);  // directly, and through a relay
   const auto fates = run_ranks<Fate>({0, 1, 1}, [&](int rank) { return join_and_gather(id, rank, n_ranks); });
   for (const Fate& fate : fates) {
     CHECK(fate.code == Code::kInvalidUsage);
@@ -140,7 +140,7 @@ TEST_CASE("arguments out of range are refused before anything is sent") {
 
 TEST_CASE("a rank that dies between rounds is named to the others") {
   const UniqueId id = root();
-  const int n_ranks = GENERATE(4, 12);  // by themselves, and through a relay
+  const int n_ranks = GENERATE(4, 12);  // directly, and through a relay
   const auto fates = run_ranks<Fate>(first_ranks(n_ranks), [&](int rank) -> Fate {
     auto joined = Bootstrap::join(id, rank, n_ranks, Deadline::after_seconds(60));
     if (!joined) return fate_of(joined.error());
@@ -160,7 +160,7 @@ TEST_CASE("a rank that dies between rounds is named to the others") {
 
 namespace {
 
-// The first half of a connection to the root: it is let in.
+// The first half of a rank's connection to the root: the root lets it in.
 Fd known_connection(const UniqueId& id, int rank) {
   const UniqueIdParts parts = unpack_unique_id(id).value();
   Fd fd = silent_connection(id);
@@ -221,10 +221,10 @@ TEST_CASE("a rank that speaks another version of the bootstrap is named to every
 }
 
 TEST_CASE("who reads late gets all that the root has said") {
-  constexpr size_t kRounds = 200;  // of which the kernel does not keep all for who does not read
+  constexpr size_t kRounds = 200;  // more than the kernel buffers for a rank that does not read
   const UniqueId id = root();
   const Fd fd = known_connection(id, 0);
-  const int few = 64 << 10;  // or it would keep 30 MB
+  const int few = 64 << 10;  // else it would buffer 30 MB
   REQUIRE(setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &few, sizeof few) == 0);
   const Deadline deadline = Deadline::after_seconds(8);
   const std::string text(kMaxBlobBytes, 'x'), join = make_join_frame(make_join(0, 1, 60'000));
@@ -241,9 +241,9 @@ TEST_CASE("who reads late gets all that the root has said") {
   }
 }
 
-// The root may be a thread of the process that failed, which may end now.
+// The root may be a thread of the process that failed, which may end at once.
 TEST_CASE("who could not join returns once the others have been told") {
-  for (int group = 0; group < 100; group++) {  // the root is often quick enough by itself
+  for (int group = 0; group < 100; group++) {  // often the root is quick enough anyway
     const UniqueId id = root();
     const Deadline deadline = Deadline::after_seconds(60);
     auto one =
@@ -270,7 +270,7 @@ TEST_CASE("who could not join because of another rank is not blamed for it, else
     const auto all = joined.value().all_gather("");
     return all ? Fate{} : fate_of(all.error());
   });
-  CHECK(fates[1].culprit == culprit);  // its own error, as it was
+  CHECK(fates[1].culprit == culprit);  // the rank's own error, unchanged
   CHECK(contains(fates[0].message, "rank 1 (host " + host_name()));
   CHECK(contains(fates[0].message, " could not join: no way"));
   CHECK(fates[0].culprit == (culprit < 0 ? 1 : culprit));
@@ -285,7 +285,7 @@ TEST_CASE("no signal handler of the program's runs in the root's thread") {
   const auto usual = signal(SIGUSR1, [](int) { handled++; });
   const UniqueId id = root();
   REQUIRE(pthread_sigmask(SIG_BLOCK, &ours, &before) == 0);
-  kill(getpid(), SIGUSR1);  // for whichever thread takes it
+  kill(getpid(), SIGUSR1);  // to any thread that does not block it
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const timespec at_once{};
   CHECK(sigtimedwait(&ours, nullptr, &at_once) == SIGUSR1);
@@ -332,7 +332,7 @@ TEST_CASE("garbage on the root's port disturbs nobody") {
 TEST_CASE("hundreds of silent connections disturb nobody") {
   rlimit limit{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-  const int n = limit.rlim_cur > 1000 ? 300 : 100;  // both ends live in this process
+  const int n = limit.rlim_cur > 1000 ? 300 : 100;  // both ends are in this process
   const UniqueId id = root();
   std::vector<Fd> silent;
   for (int i = 0; i < n; i++) {
@@ -395,7 +395,7 @@ TEST_CASE("a root that has no descriptors for all ranks says so at once") {
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
   Fate fate{Code::kTimeout, "", -1};
-  // Again, while roots of the tests before this one close theirs and so leave enough.
+  // Repeated, because roots of earlier tests may close their descriptors meanwhile, and so leave enough.
   for (int tries = 0; tries < 20 && fate.code == Code::kTimeout; tries++) {
     const UniqueId id = root();
     rlimit few = before;
@@ -443,12 +443,12 @@ TEST_CASE("who has no descriptor left for what all ranks have said says that") {
   int relay_is_there[2];
   REQUIRE(::pipe(relay_is_there) == 0);
   const auto blob = [] {
-    std::string bytes(1000, '\0');  // differ, so that all together are worth a map
+    std::string bytes(1000, '\0');  // different blobs, so that together they are large enough for shared memory
     random_bytes(bytes.data(), bytes.size());
     return bytes;
   };
   const pid_t child = fork();
-  if (child == 0) {  // the last rank, in a process of its own
+  if (child == 0) {  // the last rank, in its own process
     char byte;
     if (::read(relay_is_there[0], &byte, 1) != 1) _exit(2);
     auto joined = Bootstrap::join(id, kRanks - 1, kRanks, Deadline::after_seconds(60));

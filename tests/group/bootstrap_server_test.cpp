@@ -1,4 +1,4 @@
-// A root and a relay, served by the test's own thread: what each of their connections hears, in which order.
+// A root and a relay, served by the test's own thread: what each connection hears, and in which order.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -15,18 +15,18 @@ namespace {
 
 constexpr Key kKey{7};
 
-// By a name of its own, where nobody else comes.
+// With a unique name, so that nobody else connects.
 struct Door {
   std::string name = "tutti-test-server-" + std::to_string(getpid());
   Fd listening = listen_unix_abstract(name).value();
 };
 
-// A connection with a server, which is served as long as this one has to wait.
+// A connection to a server; while it waits it serves that server.
 class Caller {
  public:
   Caller(FrameServer& server, Fd fd, int n_ranks)
       : server_(server), fd_(std::move(fd)), in_(most_bytes_of_all(n_ranks)) {}
-  // One that has proved that it belongs to the group.
+  // A connection that has proved that it belongs to the group.
   Caller(FrameServer& server, const Door& door, int n_ranks)
       : Caller(server, std::move(connect_start(unix_abstract_address(door.name)).value()), n_ranks) {
     Handshake handshake = Handshake::client(kKey, HelloKind::kBootstrap, 0, -1);
@@ -43,7 +43,7 @@ class Caller {
     }
     REQUIRE_FALSE(deadline.passed());
   }
-  // The next frame's kind; its body is `body` then.
+  // Returns the next frame's kind, and leaves its content in `body`.
   FrameKind hear() {
     const Deadline deadline = Deadline::after_seconds(10);
     while (in_.read(fd_.get()) == FrameReader::Status::kPending && !deadline.passed()) server_.turn(1);
@@ -75,9 +75,9 @@ JoinMessage join_of(int rank, int n_ranks, bool is_elsewhere) {
 
 }  // namespace
 
-// The process may end as soon as its ranks have their answer, and with it the root.
+// The process may end as soon as its ranks have their answer, and the root with it.
 TEST_CASE("a root's own ranks hear after all others, and what those have heard they hear, too, whoever leaves then") {
-  constexpr int kRanks = 16;  // whose blobs are more than the kernel keeps for who does not read
+  constexpr int kRanks = 16;  // together their blobs exceed what the kernel buffers for a rank that does not read
   Door door;
   RootServer root(only(std::move(door.listening)), kKey, Deadline::after_seconds(60));
   Caller elsewhere(root, door, kRanks), own(root, door, kRanks);

@@ -54,8 +54,8 @@ TEST_CASE("ranks join and gather blobs of all sizes") {
   }
 }
 
-// One host goes to the first root, and nine to the other one. Of those, eight go on to the first, which keeps seven and
-// sends the eighth to the host that came first; the ninth is sent to the one that came first to the other root.
+// One host goes to the first root, and nine to the other one. Eight of these go on to the first root, which keeps seven
+// and sends the eighth to the host that came first; the ninth is sent to the host that came first to the other root.
 TEST_CASE("another id's root sends the hosts of its share to each other") {
   const Deadline deadline = Deadline::after_seconds(60);
   Roots roots;
@@ -86,7 +86,7 @@ TEST_CASE("another id's root sends the hosts of its share to each other") {
   CHECK(went_to == std::vector<int>{-1, -1, -1, -1, -1, -1, -1, -1, 0, 1});
 }
 
-// Who comes first waits for the root, and the others for him. Longer than for a relay of which nothing is seen.
+// The first rank waits for the root, and the others for that rank; longer than they would wait for a silent relay.
 TEST_CASE("ranks that come long before the root reach it through their host's relay") {
   const ReservedPort reserved = reserve_port();
   REQUIRE(reserved.port != 0);
@@ -105,8 +105,8 @@ TEST_CASE("ranks that come long before the root reach it through their host's re
   for (const std::string& way : ways) CHECK(way == "a relay");
 }
 
-// More than the root takes in at a time (256), while it is busy with those that are in. Each hears of each: a thousand
-// took 28 s of CPU time under ThreadSanitizer, more than half of all these tests.
+// More than the root accepts at a time (256), while it is busy with those that are in. Each rank hears of each other:
+// a thousand took 28 s of CPU time under ThreadSanitizer, more than half of all these tests.
 TEST_CASE("a thousand ranks that come at once all meet") {
   constexpr int kRanks = kSanitized ? 384 : 1024;
   rlimit limit{};
@@ -165,7 +165,7 @@ TEST_CASE("IPv4 and IPv6 loopback both lead to a root whose port was given") {
 }
 
 TEST_CASE("an address that does not answer costs a head start, not the group") {
-  // On one port: 127.0.0.1 accepts and keeps silent, ::1 is the root.
+  // On the same port 127.0.0.1 accepts and stays silent, and ::1 is the root.
   Address bound;
   const auto silent = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
   REQUIRE(silent);

@@ -1,5 +1,5 @@
-// Agreement among ranks of which some die, without sockets: messages arrive in any order that connections allow, ranks
-// die between any two of them, and nobody may get another result than the others.
+// Agreement among ranks some of which die, without sockets: messages arrive in any order that connections allow, ranks
+// die between any two messages, and no rank may get a different result.
 #include "group/council.h"
 
 #include <deque>
@@ -14,8 +14,8 @@ using namespace tutti;
 
 namespace {
 
-// Ranks, and a connection between each two of them that is made when it is wanted. A rank that has died sends nothing
-// more; what it has sent still arrives, and then, at each of the others at a time of its own, the news of its death.
+// Ranks, and a connection between every two of them that is made on demand. A dead rank sends nothing more; what it
+// sent before still arrives, followed by the news of its death, at a different time for each of the others.
 class World {
  public:
   World(int n, unsigned seed) : random_(seed), n_(n), ranks_(static_cast<size_t>(n)) {
@@ -30,7 +30,7 @@ class World {
       });
   }
 
-  // Each rank calls for `epochs` results, one after the other. Some begin later than others.
+  // Each rank calls for `epochs` results, one after the other. Some start later than others.
   void run(int epochs, int deaths) {
     for (int turn = 0; turn < 200'000; turn++) {
       if (deaths > 0 && pick(60) == 0) deaths -= kill(pick(n_));
@@ -54,11 +54,11 @@ class World {
     FAIL("nobody comes to an end with " << n_ << " ranks, deaths left " << deaths);
   }
 
-  // Those that live have all results, and the same.
+  // The survivors have all results, and they are equal.
   void check(int epochs) const {
     std::map<uint64_t, std::string> decided;
     for (const Rank& rank : ranks_) {
-      if (rank.dead) continue;  // whatever it had, it can do nothing with it any more
+      if (rank.dead) continue;  // its results do not matter any more
       if (rank.sends_left < 0) CHECK(rank.results.size() == static_cast<size_t>(epochs));
       for (const Decision& decision : rank.results) {
         const auto [known, is_new] = decided.try_emplace(decision.epoch, decision.to_bytes());
@@ -74,7 +74,7 @@ class World {
     std::unique_ptr<Council> council;
     std::vector<Decision> results;
     bool calls = false, dead = false;
-    int sends_left = -1;  // until it dies
+    int sends_left = -1;  // messages until it dies; -1: it lives
     std::set<int> connected, knows_dead;
   };
   static size_t index(int rank) { return static_cast<size_t>(rank); }
@@ -83,7 +83,7 @@ class World {
   bool is_connected(int a, int b) const { return ranks_[index(a)].connected.contains(b); }
   std::deque<std::string>& queue(int from, int to) { return queues_[{from, to}]; }
 
-  // Now, or while it sends the same to several.
+  // At once, or in the middle of a broadcast.
   int kill(int r) {
     Rank& rank = ranks_[index(r)];
     if (rank.dead || rank.sends_left >= 0) return 0;
@@ -119,7 +119,7 @@ class World {
       ranks_[index(peer)].connected.insert(r);
       rank.council->connected(peer);
       ranks_[index(peer)].council->connected(r);
-    } else if (!rank.knows_dead.empty() && is_connected(r, peer) && pick(3) == 0) {  // what PeerWatch passes on
+    } else if (!rank.knows_dead.empty() && is_connected(r, peer) && pick(3) == 0) {  // as PeerWatch passes it on
       for (const int lost : rank.knows_dead)
         if (ranks_[index(peer)].knows_dead.insert(lost).second) ranks_[index(peer)].council->lose(lost);
     }
@@ -152,7 +152,7 @@ TEST_CASE("whoever dies, those who are left come to the same results") {
 
 namespace {
 
-using Mail = std::vector<std::deque<std::pair<int, std::string>>>;  // to each rank: from whom, and what
+using Mail = std::vector<std::deque<std::pair<int, std::string>>>;  // for each rank: senders and messages
 
 std::vector<std::unique_ptr<Council>> council_of(Mail& mail) {
   std::vector<std::unique_ptr<Council>> ranks;
@@ -175,13 +175,13 @@ TEST_CASE("who comes late gets the result that it has missed, from a rank that c
       CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
   };
   for (size_t r = 0; r < 3; r++) ranks[r]->join({}, "vote");
-  deliver(1);  // the summons
+  deliver(1);  // rank 1 gets the summons
   deliver(2);
-  deliver(0);  // decides
+  deliver(0);  // rank 0 decides
   deliver(1);
   const auto first = ranks[1]->take_result({});
   REQUIRE(first.has_value());
-  mail[2].clear();  // rank 0 died before this one had its decision
+  mail[2].clear();  // rank 0 died before this rank had its decision
   ranks[2]->lose(0);
   ranks[1]->lose(0);
   for (int i = 0; i < 4; i++) {
@@ -201,7 +201,7 @@ TEST_CASE("who has given up does not vote until it comes again") {
       for (; !mail[to].empty(); mail[to].pop_front())
         CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
   };
-  const size_t who = GENERATE(size_t{0}, size_t{1});  // the coordinator, or another
+  const size_t who = GENERATE(size_t{0}, size_t{1});  // the coordinator, or another rank
   for (const size_t r : {0, 1}) ranks[r]->join({}, "early");
   deliver();
   ranks[who]->leave({});
@@ -253,7 +253,7 @@ TEST_CASE("messages that make no sense are refused") {
     for (int i = 0; i < 1000; i++) {
       std::string damaged = message;
       damaged[random() % damaged.size()] ^= static_cast<char>(1u << random() % 8);
-      [[maybe_unused]] const bool heard = one.hear(2, damaged);  // and nothing is read out of bounds
+      [[maybe_unused]] const bool heard = one.hear(2, damaged);  // must not read out of bounds either
     }
   }
 }
@@ -262,13 +262,13 @@ TEST_CASE("a rank that invents lists fills no other one's memory") {
   size_t answers = 0;
   Council council(1, 1000, [&](int, const std::string&) { return ++answers > 0; });
   for (int left_out = 2; left_out < 1000;
-       left_out++) {  // who leads a shrink without that one asks for this rank's state
+       left_out++) {  // the leader of a shrink without that rank asks for this rank's state
     const std::string summon =
         ByteWriter().put(uint32_t{2}).put(uint32_t{1}).put(int32_t{left_out}).put(uint64_t{0}).take();
     REQUIRE(council.hear(0, summon));
   }
   CHECK(answers > 100);
   CHECK(answers < 500);
-  council.join({}, "vote");  // its own are not among those
+  council.join({}, "vote");  // its own shrink does not count as one of those
   CHECK(council.wanted() == std::set<int>{0});
 }

@@ -13,7 +13,7 @@ using namespace tutti::test;
 
 namespace {
 
-// The environment of a launcher, whatever started this test; put back at the end.
+// A launcher's environment, instead of the one that this test was started with; restored at the end.
 class FakeEnvironment {
  public:
   explicit FakeEnvironment(const std::map<std::string, std::string>& wanted) {
@@ -286,7 +286,7 @@ TEST_CASE("who encrypts needs a secret that cannot be guessed") {
   CHECK(contains(id.error().message, "TUTTI_SECRET"));
 }
 
-// In a shell of `srun --mpi=pmi2`, whose descriptor mpirun closes: it may be anybody's by now.
+// In a shell of `srun --mpi=pmi2` whose descriptor mpirun closes: the number may belong to any file by now.
 TEST_CASE("mpirun's ranks say nothing on the descriptor of an outer launcher") {
   int pair[2] = {-1, -1};
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);

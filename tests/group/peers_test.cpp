@@ -1,5 +1,5 @@
-// What a rank asks the others over the control connections: it is passed on, answered for all, and nobody waits for the
-// dead.
+// Questions that a rank asks the others over the control connections: they are passed on, answered for all ranks, and
+// nobody waits for the dead.
 #include "group/peers.h"
 
 #include <fcntl.h>
@@ -25,8 +25,8 @@ namespace {
 
 using Watches = std::vector<std::shared_ptr<PeerWatch>>;
 
-// Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`; they are
-// connected by sockets, as if they did not, or without.
+// Ranks in a row, each with its neighbours: 0 - 1 - 2. They run in this process and use `listeners`; they are connected
+// by sockets, as if they were in different processes, or without.
 Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vector<Contact>* contacts = nullptr,
                      bool with_sockets = true) {
   static uint64_t groups = 0;
@@ -68,13 +68,13 @@ Error failure_of(PeerWatch& watch) {
 }
 
 const Error kOtherwise{Code::kInvalidUsage, "the calls differ", 1};
-constexpr int kLongMs = 100'000, kShortMs = 50;  // more than the test's time, and little
+constexpr int kLongMs = 100'000, kShortMs = 50;  // longer than the test, and very short
 
 std::optional<PeerWatch::Answer> pass_on(std::string_view) {
   return PeerWatch::Answer{{}, true};
 }
 
-// Another control connection of `rank` with rank 0.
+// A further control connection from `rank` to rank 0.
 Dialer dial(int rank, const Contact& contact) {
   Dialer dialer({derive_key("a secret", 8), HelloKind::kControl, rank, 0}, contact);
   auto status = Dialer::Status::kPending;
@@ -149,7 +149,7 @@ TEST_CASE("a question that makes no sense ends the group") {
 TEST_CASE("who has no descriptor left for those at the door does not watch it all the time") {
   std::vector<Contact> contacts;
   const Watches watches = make_watches({pass_on, pass_on}, &contacts);
-  const auto& addresses = contacts[0].addresses;  // those beyond this host are closed by now
+  const auto& addresses = contacts[0].addresses;  // addresses beyond this host are closed by now
   const auto loopback = std::find_if(addresses.begin(), addresses.end(), [](auto& a) { return a.is_loopback(); });
   const Address& door = loopback != addresses.end() ? *loopback : addresses.at(0);
   const Fd knocks(::socket(door.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -163,12 +163,12 @@ TEST_CASE("who has no descriptor left for those at the door does not watch it al
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   const auto used = clock() - begin;
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
-  CHECK(used < CLOCKS_PER_SEC / 5);  // of CPU time
+  CHECK(used < CLOCKS_PER_SEC / 5);  // CPU time
 }
 
 TEST_CASE("a rank gets a few control connections and no more") {
   std::vector<Contact> contacts;
-  const Watches watches = make_watches({pass_on, pass_on}, &contacts);  // with one already
+  const Watches watches = make_watches({pass_on, pass_on}, &contacts);  // each has one already
   std::vector<Fd> more;
   for (int i = 0; i < 8; i++) more.push_back(dial(1, contacts[0]).take());
   const auto is_closed = [](const Fd& fd) {
@@ -180,11 +180,11 @@ TEST_CASE("a rank gets a few control connections and no more") {
   for (const Deadline deadline = Deadline::after_seconds(5); closed < 5 && !deadline.passed();
        std::this_thread::sleep_for(std::chrono::milliseconds(1)))
     closed = std::count_if(more.begin(), more.end(), is_closed);
-  CHECK(closed == 5);  // four of one rank's are enough
+  CHECK(closed == 5);  // a rank may have four
   CHECK(!watches[0]->ending().failed());
 }
 
-// Another rank may be quicker to tell of a loss than the thread that has that rank's goodbye before it.
+// Another rank may report a loss before this rank's thread has read the lost rank's goodbye.
 TEST_CASE("what a rank said itself counts before what others say of its loss") {
   std::promise<void> heard, goes_on, heard_all;
   int questions = 0;
@@ -236,8 +236,8 @@ TEST_CASE("who cannot wait for news for a while hears them afterwards") {
   rlimit usual{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
   const rlimit none{0, usual.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);  // poll(2) refuses to look at any
-  watches[0]->ending().tell("news");              // wakes the other one, which begins to wait anew
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);  // poll(2) refuses any descriptor
+  watches[0]->ending().tell("news");              // wakes the other rank, which starts to wait again
   const Deadline deadline = Deadline::after_seconds(60);
   while (heard < 1 && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -286,7 +286,7 @@ TEST_CASE("who cannot join after a shrink is named by its old number, and knows 
   CHECK(ends[1].message == (both ? "no memory for rank 2" : "rank 1 could not join: no memory for rank 1"));
   CHECK(ends[1].culprit_rank == (both ? -1 : 1));
   CHECK((keys[0] == keys[1]));
-  CHECK((keys[0] != watches[1]->key()));  // or the old group's late connections were the new one's
+  CHECK((keys[0] != watches[1]->key()));  // else late connections of the old group would belong to the new one
 }
 
 TEST_CASE("who cannot join after a shrink is no loss to be tried again, whatever the others take it for") {
@@ -318,7 +318,7 @@ TEST_CASE("a control connection that cannot be made ends the wait for it, with t
                                          Deadline::after_seconds(seconds), [&] { return gives_up; });
     return watch ? Error{} : watch.error();
   };
-  const Error late = refusal(2, 0.05, false);  // which would have to call
+  const Error late = refusal(2, 0.05, false);  // rank 2, which has not called yet
   CHECK(late.code == Code::kTimeout);
   CHECK(late.message == "timed out waiting for a control connection with rank 2");
   const Error over = refusal(2, 5, true);

@@ -1,4 +1,4 @@
-// The PMI-1 client against a launcher that lives in this test.
+// The PMI-1 client against a launcher in this test.
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -13,8 +13,8 @@ using namespace tutti::test;
 
 namespace {
 
-// Serves every rank on a socketpair and a thread of its own, with the launcher's two collective things: values that
-// become visible at the barrier, and the barrier.
+// Serves every rank on a socketpair and in a thread, with the launcher's two collective features: values that become
+// visible at the barrier, and the barrier.
 class FakeLauncher {
  public:
   FakeLauncher(int n_ranks, int max_value_chars) : n_ranks_(n_ranks), max_value_chars_(max_value_chars) {
@@ -101,7 +101,7 @@ class FakeLauncher {
   size_t longest_value_ = 0;
 };
 
-// A launcher that answers everything with the same bytes (none: it only listens).
+// A launcher that sends the same answer to everything (empty: it only listens).
 Fate init_against(const std::string& answer, bool closes) {
   int pair[2] = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return {};
@@ -177,7 +177,7 @@ TEST_CASE("once PMI has not answered in time nothing more is asked") {
   const auto late = share_by_pmi(theirs.get(), "first", 1, Deadline::after_seconds(0.1));
   REQUIRE(!late);
   CHECK(late.error().code == Code::kTimeout);
-  say("cmd=barrier_out\ncmd=get_result rc=0 value=.no6162\n");  // for the first
+  say("cmd=barrier_out\ncmd=get_result rc=0 value=.no6162\n");  // the late answer to the first call
   const auto next = share_by_pmi(theirs.get(), "second", 1, Deadline::after_seconds(5));
   REQUIRE(!next);
   CHECK(next.error().message == late.error().message);

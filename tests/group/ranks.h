@@ -1,4 +1,4 @@
-// Ranks as threads. Catch's assertions are not for threads: what a rank found out is returned and checked by the test.
+// Ranks as threads. Catch's assertions are not for threads: a rank's findings are returned, and the test checks them.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ inline std::vector<int> first_ranks(int n) {
   return ranks;
 }
 
-// What became of a rank: an error, or nothing.
+// How a rank ended: an error, or nothing.
 struct Fate {
   Code code = Code::kSuccess;
   std::string message;
@@ -39,14 +39,14 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Where the root of `id` listens, by loopback.
+// The loopback address of `id`'s root.
 inline Address loopback_of(const UniqueId& id) {
   const auto parts = unpack_unique_id(id);
   auto found = resolve("127.0.0.1", parts.value().addresses.at(0).port());
   return found.value().at(0);
 }
 
-// A port that nobody listens on and nobody else gets while `fd` lives; a listener may still take it (SO_REUSEADDR).
+// A port that nobody listens at and nobody else gets while `fd` lives; a listener may still take it (SO_REUSEADDR).
 struct ReservedPort {
   Fd fd;
   uint16_t port = 0;

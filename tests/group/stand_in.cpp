@@ -1,6 +1,6 @@
-// A large group at the wire: a real root and a real relay for each host, and behind each relay one connection that
-// speaks for all ranks of its host, without a thread or a socket for each. They join, introduce themselves, hear of all
-// others, and leave. Prints how long that took and what went through the root.
+// A large group on the wire: a real root, a real relay for each host, and behind each relay one connection that speaks
+// for all ranks of its host, without a thread or socket for each. The ranks join, introduce themselves, hear of all
+// others, and leave. Prints how long that took and how many bytes went through the root.
 //   stand_in [HOSTS [RANKS_PER_HOST]]
 #include <dlfcn.h>
 #include <poll.h>
@@ -30,7 +30,7 @@ namespace {
 
 std::atomic<uint64_t> g_root_bytes{0};
 enum class Part { kRoot, kRelays, kRanks };
-thread_local Part t_part = Part::kRoot;  // the thread that start_root makes
+thread_local Part t_part = Part::kRoot;  // start_root's thread keeps this value
 
 ssize_t counted(ssize_t n) {
   if (n > 0 && t_part == Part::kRoot) g_root_bytes += static_cast<uint64_t>(n);
@@ -49,7 +49,7 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-// All relays in one thread.
+// All relays, in one thread.
 class Relays {
  public:
   Relays() : epoll_(epoll_create1(EPOLL_CLOEXEC)), thread_([this] { run(); }) {}
@@ -59,7 +59,7 @@ class Relays {
   }
   void add(std::unique_ptr<RelayServer> relay) {
     const std::lock_guard lock(mutex_);
-    relay->turn(0);  // its doors are open from now on
+    relay->turn(0);  // opens its doors
     relays_.push_back(std::move(relay));
     epoll_event event{EPOLLIN, {.ptr = relays_.back().get()}};
     epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, relays_.back()->fd(), &event);
@@ -81,7 +81,7 @@ class Relays {
   std::thread thread_;
 };
 
-// As long as an introduction, of which some is the same for all, some for a host, and some is a rank's own.
+// As long as an introduction: some of it is the same for all ranks, some for a host, and some is the rank's own.
 std::string introduction(int host, int rank) {
   ByteWriter w;
   for (uint64_t i = 0; i < 16; i++) w.put(i * 0x9e3779b97f4a7c15u);
@@ -94,12 +94,12 @@ std::string introduction(int host, int rank) {
 // The connection that speaks for a host's ranks.
 struct Host {
   Fd fd;
-  std::string heard;     // of what comes, until it is a header; then what follows is only counted
-  uint64_t to_come = 0;  // of a body
-  uint64_t sum = 0;      // of its bytes
+  std::string heard;     // until a header is complete; the body is only counted
+  uint64_t to_come = 0;  // bytes of the body
+  uint64_t sum = 0;      // of the body's bytes
   int answers = 0;
 
-  // False when nothing is there.
+  // False if there is nothing to read.
   bool read(std::vector<char>& scratch) {
     const ssize_t n = ::recv(fd.get(), scratch.data(), scratch.size(), MSG_DONTWAIT);
     require(n > 0 || (n < 0 && errno == EAGAIN), "a relay closed a connection");

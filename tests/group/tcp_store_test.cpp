@@ -1,4 +1,4 @@
-// The TCPStore client against a server that lives in this test, and against PyTorch's own where there is one.
+// The TCPStore client against a server in this test, and against PyTorch's own server where there is one.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -99,7 +99,7 @@ class FakeStore {
   std::vector<std::thread> threads_;
 };
 
-// What a client that waits for a key gets from a server that says `answer` and then nothing, or closes.
+// What a client that waits for a key gets from a server that sends `answer` and then nothing, or closes.
 Fate get_against(const std::string& answer, bool closes) {
   Address bound;
   const auto listener = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
@@ -146,7 +146,7 @@ struct Variable {
 
 }  // namespace
 
-// Who has been started again may find another count, or none, than others.
+// A restarted rank may have a different restart count than others, or none.
 TEST_CASE("however often torchrun has started a rank again, its key is that of the others") {
   FakeStore store(2);
   const Variable address("MASTER_ADDR", "localhost"), port("MASTER_PORT", std::to_string(store.port()));
@@ -161,7 +161,7 @@ TEST_CASE("however often torchrun has started a rank again, its key is that of t
   for (const auto& [key, value] : store.values()) {
     INFO(key);
     CHECK(key.starts_with("/tutti/job/"));
-    CHECK(std::count(key.begin(), key.end(), '/') == 3);  // behind the job a call's number, and nothing else
+    CHECK(std::count(key.begin(), key.end(), '/') == 3);  // after the job only the call's number
   }
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("that rank 0 can have no root is told to the others by the launcher's 
   CHECK(told.error().culprit_rank == 0);
 }
 
-// By a client of its own.
+// With a separate client.
 void publish(FakeStore& store, const std::string& key, const Result<UniqueId>& id) {
   auto client = TcpStore::connect("localhost", store.port(), Deadline::after_seconds(60));
   REQUIRE(client);
@@ -224,7 +224,7 @@ TEST_CASE("who does not reach the root that a store knows is told why, and not t
 }
 
 TEST_CASE("of the addresses that a store knows of a root the last one may lead there") {
-  // On one port: 127.0.0.1 accepts and keeps silent, ::1 is the root.
+  // On the same port 127.0.0.1 accepts and stays silent, and ::1 is the root.
   Address bound;
   const auto silent = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
   REQUIRE(silent);
@@ -241,7 +241,7 @@ TEST_CASE("of the addresses that a store knows of a root the last one may lead t
   FakeStore store(2);
   publish(store, "tutti/job/0", parts);
   const auto id = share_by_tcp_store("localhost", store.port(), "tutti/job/0", 1, Deadline::after_seconds(60));
-  if (id) (void)Bootstrap::join(id.value(), 0, 1, Deadline::after_seconds(60));  // the root ends
+  if (id) (void)Bootstrap::join(id.value(), 0, 1, Deadline::after_seconds(60));  // so that the root ends
   root.join();
   INFO((id ? "" : id.error().message));
   CHECK(id);
@@ -323,5 +323,5 @@ TEST_CASE("PyTorch's own TCPStore carries the id") {
   auto store = TcpStore::connect("127.0.0.1", static_cast<uint16_t>(port), Deadline::after_seconds(60));
   REQUIRE(store);
   REQUIRE(store.value().set("tutti/done", "1"));
-  CHECK(pclose(server) == 0);  // PyTorch's client saw our key
+  CHECK(pclose(server) == 0);  // PyTorch's client saw the key
 }

@@ -1,4 +1,4 @@
-// The thread that watches for a whole process, and the connections within one that have no socket.
+// The thread that watches for a whole process, and connections within a process, which have no socket.
 #include "group/watcher.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ bool comes_true(const std::function<bool()>& what) {
   return what();
 }
 
-// Counts how often it was served, and reads its pipe.
+// Counts how often it is served, and reads its pipe.
 struct Counter : Watcher::Client {
   Fd in, out;
   std::atomic<int> served{0}, bytes{0}, limit_ms{-1};
@@ -136,7 +136,7 @@ TEST_CASE("clients come and go while others are served") {
         (void)!::write(client.out.get(), "x", 1);
         watcher->nudge(client);
         if (i % 2 == 0) std::this_thread::yield();
-        watcher->remove(client);  // it is not served any more: its memory and its pipe are the next one's
+        watcher->remove(client);  // from here it is not served: its memory and its pipe are reused
       }
     });
   for (std::thread& t : threads) t.join();
@@ -157,10 +157,10 @@ TEST_CASE("who has gone keeps the watcher awake no more") {
   }
   const auto begin = clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  CHECK(clock() - begin < CLOCKS_PER_SEC / 20);  // of CPU time
+  CHECK(clock() - begin < CLOCKS_PER_SEC / 20);  // CPU time
 }
 
-#if !defined(TUTTI_TEST_TSAN)  // which lets a child of a program with threads start none
+#if !defined(TUTTI_TEST_TSAN)  // its child processes cannot start threads
 TEST_CASE("a child of fork makes a watcher of its own") {
   const auto watcher = watcher_of_process();
   const pid_t child = fork();
@@ -184,7 +184,7 @@ TEST_CASE("ranks of one process talk without a socket, and know when the other e
   char bytes[8];
   CHECK((one->read(bytes, 8) == -1 && errno == EAGAIN));
   one->write("early");
-  LocalPipe elsewhere(8, 5, 3, [] {});  // of another group
+  LocalPipe elsewhere(8, 5, 3, [] {});  // in another group
   CHECK(elsewhere.read(bytes, 8) == -1);
   int woken_too = 0;
   auto other = std::make_unique<LocalPipe>(7, 5, 3, [&] { woken_too++; });
@@ -197,10 +197,10 @@ TEST_CASE("ranks of one process talk without a socket, and know when the other e
   CHECK(woken_too == 1);
   one.reset();
   CHECK(woken_too == 2);
-  CHECK(other->read(bytes, 8) == 4);  // what was said before
+  CHECK(other->read(bytes, 8) == 4);  // what was written before
   CHECK(other->read(bytes, 8) == 0);
   other->write("x");
-  // The same two may have another one afterwards.
+  // The same two may get another pipe afterwards.
   LocalPipe again(7, 3, 5, [] {}), and_again(7, 5, 3, [] {});
   again.write("x");
   CHECK(and_again.read(bytes, 8) == 1);

@@ -4,7 +4,7 @@ import re
 
 import tree
 
-# A comment right above a declaration that TUTTI_API starts.
+# A declaration that starts with TUTTI_API, with the comment right above it.
 DECLARATION = re.compile(r"^TUTTI_API\s+(?P<type>[\w ]+[*\s]\s*)(?P<name>tutti\w+)\(", re.M)
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check.sh ROOT: what tools/check does before it builds. With which compilers warnings are errors, which packages are asked
-# for, and what --debian13 says where it cannot run.
+# check.sh ROOT: what tools/check does before it builds: with which compilers warnings are errors, which packages it asks
+# for, and what --debian13 prints where it cannot run.
 set -u
 root=$1
 scratch=$(mktemp -d)
@@ -16,7 +16,7 @@ log=$scratch/log
 # shellcheck source=tools/lib/setup.sh
 . tools/lib/setup.sh
 
-# compiler VERSION NAME: made up; it knows what is asked of it.
+# compiler VERSION NAME: a fake one, which answers what the scripts ask.
 compiler() {
   printf '#!/bin/sh\ncase $1 in -dumpversion) echo %s ;; --version) echo "%s %s" ;; esac\n' "$1" "$2" "$1" >"$scratch/c++"
   chmod +x "$scratch/c++"
@@ -30,7 +30,7 @@ for strange in "11 g++" "14 g++" "12.0.1 clang version" "19.1.7 Debian clang ver
   CXX=$scratch/c++ compiler_is_known && fail "$strange is known"
 done
 
-# An apt that has one package.
+# A fake apt that has one package.
 printf '#!/bin/sh\n[ "$1 $2" = "show offered" ]\n' >"$scratch/apt-cache"
 printf '#!/bin/sh\n' >"$scratch/apt-get"
 chmod +x "$scratch/apt-cache" "$scratch/apt-get"

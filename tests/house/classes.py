@@ -1,5 +1,5 @@
-"""No class of the library has more than 12 data members or 25 functions: one that has does several jobs. What a template
-takes as the description of a message or a file (a struct of values without a function) may have more members."""
+"""No class of the library has more than 12 data members or 25 functions: a larger one does several jobs. A struct that
+describes a message or a file to a template (values without a function) may have more members."""
 import re
 
 import tree
@@ -10,13 +10,13 @@ NOT_MEMBERS = re.compile(r"(?:using|typedef|friend|static_assert|class|struct|en
 
 
 def without_comments(text):
-    """Strings become empty ones, so that nothing in them counts."""
+    """Replaces strings by empty ones, so that nothing in them counts."""
     pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
     return re.sub(pattern, lambda m: '""' if m[0][0] in "\"'" else " ", text, flags=re.S)
 
 
 def closing(text, at):
-    """Where the bracket at `at` ends."""
+    """The end of the bracket at `at`."""
     depth = 0
     for i in range(at, len(text)):
         depth += (text[i] in "{(") - (text[i] in "})")
@@ -26,7 +26,7 @@ def closing(text, at):
 
 
 def declarations(body):
-    """One after another, what stands in brackets as nothing."""
+    """The members one after another, without what is in brackets."""
     out, at = "", 0
     while at < len(body):
         if body[at] in "({":
@@ -34,7 +34,7 @@ def declarations(body):
             out += body[at] + body[end]
             follows = body[end + 1:].lstrip()[:1]
             if body[at] == "{" and follows not in (";", ",", "("):
-                out += ";"  # the end of a function's body
+                out += ";"  # the end of a function body
             at = end + 1
         else:
             out += body[at]

@@ -1,4 +1,4 @@
-"""tools/check counts what happened: planted results of every kind, counted by tools/lib/count_tests.py."""
+"""tools/check counts results: made-up results of every kind, counted by tools/lib/count_tests.py."""
 import json
 import subprocess
 import sys
@@ -11,7 +11,7 @@ V3_MIXED = "test cases: 4 | 3 passed | 1 skipped\nassertions: 9 | 9 passed\n"
 PASSED = "All tests passed (905 assertions in 18 test cases)\n"
 RULE = "-" * 79 + "\n"
 HEADER = RULE + "%s\n" + RULE + "a_test.cpp:3\n" + "." * 79 + "\n\n"
-WARNED = "".join((  # twice of one case, once of another, and of something else
+WARNED = "".join((  # two skips in one case, one in another, and a warning of something else
     HEADER % "a", "a_test.cpp:4: \nwarning:\n  skipped: no 1\n\n",
     HEADER % "a", "a_test.cpp:4: \nwarning:\n  skipped: no 2\n\n",
     HEADER % "b of two\nlines\n  section", "a_test.cpp:9: warning:\n  slow\n\na_test.cpp:9: warning:\n  skipped: no 3\n\n",
@@ -33,7 +33,7 @@ CASES = [  # result, output, (passed, failed, skipped)
 ]
 
 
-AGAIN = [  # what a second run by itself gave, what a failed test that was (22, 2, 0) counts as then
+AGAIN = [  # the result of a second run alone, what a failed test that was (22, 2, 0) counts as then
     (["OK"] * 3, (18, 0, 0)),
     (["OK"] * 2, (22, 2, 0)),
     (["OK", "FAIL", "OK"], (22, 2, 0)),

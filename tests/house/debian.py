@@ -13,19 +13,19 @@ DEBIAN = tree.ROOT / "tools/debian"
 
 
 def patterns():
-    """package -> what it takes, relative to the root directory."""
+    """package -> the patterns it takes, relative to the root directory."""
     return {file.stem: file.read_text(encoding="utf-8").split() for file in DEBIAN.glob("*.install")}
 
 
 def takes(pattern, path):
-    """As dh_install does: a folder is taken with what is in it; * is one name or a part of it."""
+    """As dh_install does: a folder is taken with its content; * matches within one name."""
     parts = Path(path).parts
     wanted = Path(pattern).parts
     return len(parts) >= len(wanted) and all(map(fnmatch.fnmatch, parts, wanted))
 
 
 def as_packaged(path, prefix):
-    """Where Debian has it: with /usr as prefix, a folder for the kind of machine below lib/, and one for all Pythons."""
+    """The path in Debian: with /usr as prefix, an architecture folder below lib/, and one folder for all Pythons."""
     path = re.sub(r".*/python3[\d.]*/(site|dist)-packages/", "usr/lib/python3/dist-packages/", path)
     return re.sub(rf"^{prefix}/", "usr/", path)
 

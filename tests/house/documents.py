@@ -41,14 +41,14 @@ def _simplified(parts):
 
 
 def is_measured(table):
-    """Whether most cells of the rows, but for the first, are numbers."""
+    """Whether most cells of the rows, except the first of each, are numbers."""
     rows = [[cell.strip().strip("`") for cell in row.strip().strip("|").split("|")] for row in table.splitlines()[2:]]
     cells = [cell for row in rows for cell in row[1:]]
     return len(cells) > 3 and sum(bool(NUMBER.match(cell)) for cell in cells) > len(cells) / 2
 
 
 def tables_without_command(path, text):
-    """The command stands in the paragraph before the table, or after it (a picture may come between)."""
+    """The command is in the paragraph before the table, or after it (a picture may come between)."""
     found = []
     for table in markdown.TABLE.finditer(text):
         if not is_measured(table[0]):

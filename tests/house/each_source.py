@@ -16,7 +16,7 @@ JOINED = re.compile(r'^#include\s*[<"](?P<path>[^>"]+\.cpp)[>"]', re.M)
 
 
 def sources_of(entry):
-    """A file that is compiled, or those that it joins."""
+    """The compiled file, or the files that it joins."""
     folder = pathlib.Path(entry["directory"])
     file = folder / entry["file"]
     joined = JOINED.findall(file.read_text(encoding="utf-8")) if "-unity" in file.name and file.is_file() else []
@@ -24,7 +24,7 @@ def sources_of(entry):
 
 
 def complaint(command, folder, source):
-    """What the compiler says of a source, if it refuses it."""
+    """The compiler's message if it refuses a source."""
     words = shlex.split(command)
     kept = [word for k, word in enumerate(words) if word not in ("ccache", "-c", "-MD", "-o", "-MF", "-MQ")
             and words[k - 1] not in ("-o", "-MF", "-MQ", "-c")]
@@ -33,7 +33,7 @@ def complaint(command, folder, source):
 
 
 def commands(build):
-    """By source, with where it is compiled; not what is generated or downloaded."""
+    """By source, where and how it is compiled; without generated and downloaded sources."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         for source in sources_of(entry):

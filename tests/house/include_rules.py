@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tree
 
-# room -> the rooms that it may include besides itself. A path prefix stands for all below it.
+# room -> the rooms that it may include besides itself. A path prefix covers everything below it.
 BASE = {"lib/base"}
 TRANSPORT_ABI = {"include/tutti/tutti.h", "include/tutti/membership.h", "include/tutti/types.h", "include/tutti/transport.h"}
 LINKS = {"transports/transport.h"} | TRANSPORT_ABI
@@ -30,21 +30,21 @@ ROOMS = {
     "lib/api": {"lib/comm", "lib/exec", "lib/cuda/port.h", "lib/group", "include/tutti"} | BASE,
     "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},
     "lib/ddp/cuda": {"lib/ddp", "lib/cuda/port.h", "kernels/cuda", "include/tutti/ddp.h"} | BASE,
-    # Not in libtutti.so.
+    # Not part of libtutti.so.
     "lib/sim": {"lib/plan", "lib/schedule", "lib/topology", "lib/exec/chunks.h", "lib/debug"} | BASE,
     "lib/nccl": {"include"},
     "lib/torch": {"include"},
     "lib/numpy": {"include"},
     "tools": {"include"},
     "tools/cli": set(),
-    # It shows what only the inside knows.
+    # They show what only the inside knows.
     "tools/tune": {"lib/plan", "lib/sim", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "tools/sim": {"lib/sim", "tools/perf", "include", "lib/plan", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "tools/doctor": {"lib/group", "include"} | BASE,
     "tools/trace": {"lib/debug"} | BASE,
     "tools/topo": {"lib/topology", "lib/schedule", "lib/comm", "lib/group"} | BASE,
 }
-# Of the libraries outside, only these rooms know.
+# External headers, with the rooms that may include them.
 OUTSIDE = {"sodium.h": {"lib/base"}, "intel-ipsec-mb.h": {"lib/base"}, "hwloc.h": {"lib/topology"}, "infiniband/verbs.h": {"transports/verbs"},
            "Python.h": {"lib/torch"}, "cuda.h": {"lib/cuda"}, "nvtx3/nvToolsExt.h": {"lib/debug"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"}, "cuda_bf16.h": {"kernels"},
            "cuda_fp8.h": {"kernels"}}
@@ -52,13 +52,13 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
 
 def room_of(path):
-    """The longest room that holds the path, or None."""
+    """The longest room that contains the path, or None."""
     rooms = [room for room in ROOMS if path.startswith(room + "/")]
     return max(rooms, key=len, default=None)
 
 
 def resolve(name, includer, exists):
-    """The file of the tree that an include means, or None if it is not of the tree."""
+    """The file of the tree that an include names, or None if it is outside the tree."""
     for folder in (str(Path(includer).parent), "lib", ".", "include"):
         candidate = str(Path(folder, name))
         if exists(candidate):
@@ -91,7 +91,7 @@ def violations(path, text, exists):
 
 
 def undescribed():
-    """Rooms that only one of the table in lib/README.md and the rules knows. A row stands for the rooms below it, too."""
+    """Rooms that are missing in either the table of lib/README.md or the rules. A row covers the rooms below it, too."""
     rows = set(re.findall(r"^\| \[([a-z/]+)\]\(", tree.read(Path("lib/README.md")), re.M))
     rules = {room.removeprefix("lib/") for room in ROOMS} - {"include"}
     lost = {room for room in rules - rows if room.partition("/")[0] != "transports"}
@@ -99,7 +99,7 @@ def undescribed():
 
 
 def self_test():
-    """Each planted line is wrong, each good one is not."""
+    """The planted lines must be refused, the good ones accepted."""
     present = {"lib/comm/x.h", "lib/base/x.h", "lib/plan/x.h", "kernels/kernels.h", "transports/transport.h",
                "transports/tcp/x.h", "include/tutti/tutti.h", "lib/schedule/x.h"}
     bad = [("lib/base/a.cpp", '#include "comm/x.h"'), ("lib/schedule/a.h", '#  include "plan/x.h"'),

@@ -37,7 +37,7 @@ def examples():
 
 
 def parts():
-    """The pieces of C that are no programs: they have to compile as they stand."""
+    """The pieces of C that are no programs: they must compile as they are."""
     return [block for block in markdown.blocks("c") if "int main(" not in block.text]
 
 
@@ -48,13 +48,13 @@ def free_port():
 
 
 def check_programs(root):
-    """Names and manual pages; what is wrong."""
+    """Problems with names and manual pages."""
     programs = [path for path in root.rglob("bin/*") if path.is_file()]
     found = [f"{path.name} is installed without tutti- before it" for path in programs if not path.name.startswith("tutti-")]
     pages = {path.stem: path for path in root.rglob("man1/*.1")}
     env = dict(os.environ, LD_LIBRARY_PATH=str(next(root.rglob("libtutti.so.0")).parent))
     for program in programs:
-        if program.name == "tutti-transport-test":  # Catch2's options
+        if program.name == "tutti-transport-test":  # it has Catch2's options
             continue
         usage = run([program, "--help"], env=env, stdout=subprocess.PIPE).stdout
         text = pages[program.name].read_text(encoding="utf-8").replace("\\-", "-") if program.name in pages else ""
@@ -83,7 +83,7 @@ target_link_libraries(example Tutti::tutti pthread)
 
 
 def check_cmake(root, scratch, compiler):
-    """Builds and runs a project of CMake's against an installation that was moved, and is found by a link to its lib/."""
+    """Builds and runs a CMake project against an installation that was moved, found by a link to its lib/."""
     moved, links = Path(scratch, "moved"), Path(scratch, "links")
     next(root.rglob("include/tutti")).parents[1].rename(moved)
     links.mkdir()

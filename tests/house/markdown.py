@@ -1,4 +1,4 @@
-"""Markdown as far as the tests of documents need it: headings, links, tables and fenced blocks of code."""
+"""Markdown as far as the tests of documents need it: headings, links, tables and fenced code blocks."""
 import re
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ def documents():
 
 
 def blocks(language=None, texts=None):
-    """The blocks of code of all documents, in order."""
+    """The code blocks of all documents, in order."""
     found = []
     for path, text in (texts or documents()).items():
         for match in FENCE.finditer(text):
@@ -31,12 +31,12 @@ def blocks(language=None, texts=None):
 
 
 def without_blocks(text):
-    """The same lines, those of blocks of code empty."""
+    """The same lines, with those of code blocks emptied."""
     return FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def anchors(text):
-    """What a link may name after #, as GitHub makes it of headings."""
+    """The anchors that GitHub makes of headings, which a link may name after #."""
     names = []
     for title in re.findall(r"^#+ +(.*)$", without_blocks(text), re.M):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
@@ -45,7 +45,7 @@ def anchors(text):
 
 
 def programs():
-    """The complete C programs, each with the blocks that follow it up to the next one."""
+    """The complete C programs, each with the blocks that follow it up to the next program."""
     found = []
     for block in blocks():
         if block.language == "c" and "int main(" in block.text:

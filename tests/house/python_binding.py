@@ -13,7 +13,7 @@ SCALARS = {
     "tuttiResult_t": ctypes.c_int, "tuttiScalarResidence_t": ctypes.c_int, "tuttiComm_t": ctypes.c_void_p,
     "tuttiStream_t": ctypes.c_void_p, "unsigned int": ctypes.c_uint, "uint64_t": ctypes.c_uint64,
 }
-# The package's names for enumerators, and struct fields that it fills in.
+# Names of enumerators in the package, and struct fields that it fills in.
 CONSTANTS = {
     "SUCCESS": "Success", "INVALID_ARGUMENT": "InvalidArgument", "INVALID_USAGE": "InvalidUsage",
     "REMOTE_ERROR": "RemoteError", "IN_PROGRESS": "InProgress", "TIMEOUT": "Timeout", "INT8": "Int8", "UINT8": "Uint8",
@@ -34,7 +34,7 @@ def load():
 
 
 def ctype(parameter, library):
-    """The ctypes type of a parameter's declaration."""
+    """The ctypes type of a declared parameter."""
     text = re.sub(r"\bconst\b", "", parameter).strip()
     text = re.sub(r"(\W)\w+$", r"\1", text).strip()
     if text == "tuttiUniqueId":
@@ -83,7 +83,7 @@ def compare(library, header, types):
 
 def main():
     library = load()
-    # Comments may hold brackets.
+    # Comments may contain brackets.
     header, membership, trace, types = (re.sub(r"/\*.*?\*/", "", tree.read(f"include/tutti/{name}"), flags=re.S)
                                  for name in ("tutti.h", "membership.h", "trace.h", "types.h"))
     header += membership + trace

@@ -1,10 +1,10 @@
-"""Plain rules for every file: length, and that the tree speaks of nobody's machine."""
+"""Simple rules for every file: length, and that the tree names nobody's machine."""
 import sys
 
 import tree
 
 MAX_LINES = 500
-# In two parts, so that this file does not offend itself.
+# In two parts, so that this file does not break its own rule.
 FOREIGN = ["/" + "work/", "/" + "root/"]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The stages of tools/check: what is run beside others, what becomes of it, and the table of times. The argument is the root.
+# The stages of tools/check: what runs in parallel, its results, and the table of times. The argument is the root.
 set -uo pipefail
 root=$1
 folder=$(mktemp -d) || exit 1
@@ -11,24 +11,24 @@ log=$folder/log stage_times=$folder/times beside_at=$folder
 trap 'end_beside; rm -rf "$folder"' EXIT
 
 wrong=0
-expect() {  # what, what is, what should be
+expect() {  # name, actual, expected
   [ "$2" = "$3" ] && return
   echo "$1: '$2' instead of '$3'"
   wrong=$((wrong + 1))
 }
-until_there() {  # file; a limit for what hangs, no more
+until_there() {  # file; the limit is only for hangs
   local i
   for i in $(seq 600); do [ -e "$1" ] && return; sleep 0.1; done
   echo "there is still no $1 after a minute"
   return 1
 }
 
-# Beside: the first goes on only when the foreground has, so it has not been waited for; the second after the first.
+# In parallel: the first continues only when the foreground has, so it was not waited for; the second comes after the first.
 waits() { until_there "$folder/go" && echo "it went on"; }
 follows() { [ -e "$folder/go" ] && echo "it followed" && return 3; }
 begin first waits
 begin second in_spare_time after first follows
-sleep 0.3  # in which the second could begin too early
+sleep 0.3  # time in which the second could wrongly begin
 touch "$folder/go"
 await first >"$folder/output"
 expect "status of the first" $? 0
@@ -39,7 +39,7 @@ expect "status of the second" $? 3
 expect "output of the second" "$(cat "$folder/output")" "it followed"
 is_beside second && expect "what was awaited" "there" "gone"
 
-# What is still at work is ended, with all that it has started.
+# A stage that still runs is ended, with all processes that it has started.
 starts_another() {
   sleep 1000 &
   echo $! >"$folder/pid.new" && mv "$folder/pid.new" "$folder/pid"

@@ -1,4 +1,4 @@
-"""What the house tests share: the files of the source tree, and a way to end."""
+"""Shared by the house tests: the files of the source tree, and a way to end."""
 import os
 import sys
 from pathlib import Path
@@ -34,7 +34,7 @@ def code_files():
 
 
 def finish(complaints, checked):
-    """Prints the complaints and ends the test; looking at nothing at all is a failure, too."""
+    """Prints the complaints and ends the test; checking nothing at all is a failure, too."""
     for complaint in complaints:
         print(complaint)
     print(f"{checked} checked, {len(complaints)} wrong")

@@ -1,6 +1,6 @@
 // How fast the kernels are: GB/s of output (one destination's bytes) by instruction set, type, shape, size and kind of
-// store. All variants of a size take turns, and the median of each is shown, so that a slow moment of the machine hits
-// all alike.
+// store. All variants of a size run alternately, and the median of each is printed, so that a slow moment of the
+// machine hits all of them equally.
 //
 //   bench_kernels [rounds] [largest size in MiB]      default 15 64
 #include <algorithm>
@@ -61,7 +61,7 @@ struct Variant {
   }
 
   void measure(const Buffers& buffers, size_t bytes) {
-    // Small sizes several times, so that the clock does not count.
+    // Small sizes are repeated, so that reading the clock does not matter.
     const int repeats = static_cast<int>(std::max<size_t>(1, (size_t{2} << 20) / bytes));
     const int64_t start = now_ns();
     for (int i = 0; i < repeats; ++i) run(buffers, bytes);

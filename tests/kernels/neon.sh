@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The kernels' tests as a 64-bit ARM program, in QEMU: the NEON kernels against the scalar reference. (What QEMU cannot
-# show is the order of memory accesses, and speed.)
+# The kernels' tests as a 64-bit ARM program, in QEMU: the NEON kernels against the scalar reference. (QEMU cannot show
+# the order of memory accesses, or speed.)
 #   neon.sh SOURCE_ROOT
 # Exits 77 (skipped) with the reason where the cross compiler or QEMU is missing.
 set -eu
@@ -14,11 +14,11 @@ qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || skip "there
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/include"
-ln -s /usr/include/catch2 "$folder/include/"  # without the rest of this machine's headers
+ln -s /usr/include/catch2 "$folder/include/"  # without this machine's other headers
 sources="kernels/kernels.cpp kernels/cpu/scalar.cpp kernels/cpu/neon.cpp tests/main.cpp"
 for name in at_fork dtype env limits log result; do sources="$sources lib/base/$name.cpp"; done
 for test in "$root"/tests/kernels/test_*.cpp; do sources="$sources tests/kernels/${test##*/}"; done
-# As the library is compiled, as far as results depend on it.
+# With the library's flags, as far as results depend on them.
 echo "$sources" | tr ' ' '\n' | xargs -P 2 -I{} sh -c '
   '"$compiler"' -std=c++20 -O2 -ffp-contract=off -I"$1" -I"$1/lib" -I"$1/include" -I"$1/tests" -I"$2/include" \
     -c "$1/{}" -o "$2/$(echo {} | tr / _).o"' sh "$root" "$folder"

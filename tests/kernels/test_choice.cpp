@@ -1,4 +1,4 @@
-// Which table is chosen, and what is said of one that cannot be.
+// Which table is chosen, and the message for one that cannot be.
 #include <cstdlib>
 #include <string>
 

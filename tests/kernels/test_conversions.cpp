@@ -1,4 +1,4 @@
-// Small floats as floats and back: every code, and every table against the scalar one.
+// Small floats to float and back: every code, and every table against the scalar one.
 #include <cstring>
 #include <random>
 #include <vector>
@@ -16,7 +16,7 @@ TEST_CASE("small floats become floats and come back, with every table, at any le
     const KernelTable& scalar = *all_kernel_tables()[0];
     std::vector<float> wide(n);
     scalar.widen[static_cast<int>(type)](codes.data(), n, wide.data());
-    // All that is between two codes, and beyond the last, too.
+    // Values between any two codes, and beyond the last.
     std::vector<float> values = wide;
     for (size_t i = 0; i < 100'000; i++) {
       const auto bits = static_cast<uint32_t>(random());
@@ -34,7 +34,7 @@ TEST_CASE("small floats become floats and come back, with every table, at any le
       INFO(table->isa << " " << dtype_name(type));
       for (const size_t elems : {size_t{0}, size_t{1}, size_t{3}, size_t{7}, size_t{17}, size_t{33}, values.size()})
         for (const size_t shift : {0, 1, 3}) {
-          // Exactly the bytes, so that a sanitizer sees what goes further.
+          // Exact sizes, so that a sanitizer sees accesses beyond.
           std::vector<char> in(shift + elems * sizeof(float)), out(shift + elems * elem_bytes);
           if (elems > 0) memcpy(in.data() + shift, values.data(), elems * sizeof(float));
           table->narrow[static_cast<int>(type)](in.data() + shift, elems, out.data() + shift);
@@ -47,7 +47,7 @@ TEST_CASE("small floats become floats and come back, with every table, at any le
           for (size_t i = 0; i < back; i++) {
             float value;
             memcpy(&value, &to[shift + i * sizeof value], sizeof value);
-            // Which NaN a float is does not matter, and differs.
+            // The NaN's bits do not matter, and differ.
             wrong += value != value ? wide[i] == wide[i] : memcmp(&value, &wide[i], sizeof value) != 0;
           }
           CHECK(wrong == 0);

@@ -32,14 +32,14 @@ uint32_t sign_bit(const Definition& def) {
   return 1u << (def.exponent_bits + def.mantissa_bits);
 }
 
-// The code of the nearest value, found by bisection; of two equally near the even one.
+// The code of the nearest value, found by bisection; the even one of two equally near.
 uint32_t nearest(const Definition& def, float value) {
   const uint32_t sign = std::signbit(value) ? sign_bit(def) : 0;
   if (std::isnan(value)) return sign_bit(def) - 1;
   const double magnitude = std::fabs(static_cast<double>(value));
   const uint32_t infinity = def.largest + 1;
   if (std::isinf(value)) return sign | (def.has_infinity ? infinity : def.largest);
-  uint32_t below = 0, above = infinity;  // the latter as if the format went on
+  uint32_t below = 0, above = infinity;  // `infinity` as if it were the next finite code
   while (above - below > 1) {
     const uint32_t middle = (below + above) / 2;
     (value_of(def, middle) <= magnitude ? below : above) = middle;

@@ -1,4 +1,4 @@
-// Blocks of one byte: every table against the scalar one and against the types' own definitions, within the bound.
+// Blocks of 8-bit values: every table against the scalar one and against the types' definitions, within the bound.
 #include <cmath>
 #include <cstring>
 #include <random>

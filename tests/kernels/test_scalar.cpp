@@ -1,4 +1,4 @@
-// The scalar reference, against folds written down here with other means: double for floats, the compiler's
+// The scalar reference, compared with folds that are computed by other means: double for floats, the compiler's
 // overflow arithmetic for integers.
 #include <cmath>
 #include <cstring>
@@ -53,7 +53,7 @@ E expected_int(RedOp op, const std::vector<E>& values, uint32_t divisor) {
     }
   }
   if (op != RedOp::kAvg || divisor == 0) return acc;
-  // By magnitude, so that no signed type meets an unsigned one.
+  // By magnitude, to avoid mixing signed and unsigned types.
   const bool negative = acc < 0;
   const uint64_t magnitude = negative ? uint64_t{0} - static_cast<uint64_t>(acc) : static_cast<uint64_t>(acc);
   const uint64_t quotient = magnitude / divisor;
@@ -83,8 +83,8 @@ void check_ints(DataType type) {
   CHECK(wrong == 0);
 }
 
-// What one operation on floats gives, by way of double, which holds sums and products of two floats closely enough that
-// rounding twice is harmless (53 >= 2 * 24 + 2 bits). For doubles themselves it is the operation.
+// The result of one operation on floats, computed in double, which holds sums and products of two floats precisely
+// enough that rounding twice is harmless (53 >= 2 * 24 + 2 bits). For doubles themselves it is the operation.
 template <class F>
 F expected_float(RedOp op, const std::vector<F>& values, uint32_t divisor) {
   double acc = values[0];
@@ -99,7 +99,7 @@ F expected_float(RedOp op, const std::vector<F>& values, uint32_t divisor) {
   return static_cast<F>(acc);
 }
 
-// `decode` and `encode` go between stored elements and the float that they are computed in.
+// `decode` and `encode` convert between stored elements and the float type of the computation.
 template <class F, class E, class Decode, class Encode>
 void check_floats(DataType type, Decode decode, Encode encode) {
   std::mt19937_64 random(13);
@@ -109,7 +109,7 @@ void check_floats(DataType type, Decode decode, Encode encode) {
     std::vector<F> values;
     const uint64_t kind = random() % 4;
     for (E& element : stored) {
-      // Mostly of like size, so that sums round; sometimes any bits, with infinities, NaNs and denormals among them.
+      // Mostly of similar magnitude, so that sums round; sometimes any bits, including infinities, NaNs and denormals.
       const uint64_t any = random();
       if (kind) {
         element = encode(static_cast<F>((static_cast<double>(any % 4001) - 2000) / (1 + any % 7)));
@@ -121,7 +121,7 @@ void check_floats(DataType type, Decode decode, Encode encode) {
     for (int op = 0; op < kRedOps; ++op) {
       const auto red_op = static_cast<RedOp>(op);
       const uint32_t divisor = static_cast<uint32_t>(random() % 10);
-      if (stored.size() == 1 && (red_op != RedOp::kAvg || !divisor)) continue;  // a copy: below
+      if (stored.size() == 1 && (red_op != RedOp::kAvg || !divisor)) continue;  // a copy, checked below
       const F got = decode(reduce1(type, red_op, stored, divisor));
       const F expected = decode(encode(expected_float(red_op, values, divisor)));
       wrong += std::isnan(expected) ? !std::isnan(got) : got != expected;
@@ -171,7 +171,7 @@ TEST_CASE("scalar: known values") {
   CHECK(reduce1<int32_t>(DataType::kInt32, RedOp::kAvg, {-7, 0}, 2) == -3);
   CHECK(reduce1<int8_t>(DataType::kInt8, RedOp::kSum, {127, 1}) == -128);
   CHECK(reduce1<int64_t>(DataType::kInt64, RedOp::kProd, {INT64_MIN, -1}) == INT64_MIN);
-  // The float accumulator keeps what a half would lose at every step: 2048 + 1 + 1.
+  // The float accumulator keeps what half precision would lose at every step: 2048 + 1 + 1.
   CHECK(reduce1<uint16_t>(DataType::kFloat16, RedOp::kSum, {0x6800, 0x3c00, 0x3c00}) == 0x6801);
   // 448 + 448 saturates, 57344 * 2 saturates, infinity stays.
   CHECK(reduce1<uint8_t>(DataType::kFloat8e4m3, RedOp::kSum, {0x7e, 0x7e}) == 0x7e);

@@ -19,7 +19,7 @@ constexpr uint8_t kGuard = 0xa5;
 constexpr size_t kLengths[] = {0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 257, 515, 1031};
 
 // `bytes` at a given distance from a cache line, guarded on both sides. The allocation ends with the guard, so that a
-// sanitizer sees what goes further.
+// sanitizer sees accesses beyond it.
 class Block {
  public:
   Block(size_t bytes, size_t misalign) : bytes_(bytes) {
@@ -40,7 +40,7 @@ class Block {
   std::vector<uint8_t> memory_;
 };
 
-// Exactly the bytes, at the end of an allocation, so that a sanitizer sees reads beyond.
+// Exact size, at the end of an allocation, so that a sanitizer sees reads beyond it.
 class Source {
  public:
   Source(const std::vector<uint8_t>& content, size_t misalign)
@@ -54,18 +54,18 @@ class Source {
   std::unique_ptr<uint8_t[]> memory_;
 };
 
-// Random bits with many small and many special values in between.
+// Random bits, with many small and many special values among them.
 std::vector<uint8_t> random_bytes_for(DataType type, size_t elems, std::mt19937_64& random) {
   std::vector<uint8_t> out(elems * dtype_bytes(type));
   for (size_t i = 0; i < elems; ++i) {
     const uint64_t bits = random();
     uint8_t* const element = out.data() + i * dtype_bytes(type);
     switch (random() % 8) {
-      case 0:  // 0, or -0, which is the smallest number of a signed integer
+      case 0:  // 0, or -0, which as a signed integer is the smallest number
         std::memset(element, 0, dtype_bytes(type));
         element[dtype_bytes(type) - 1] = bits & 1 ? 0x80 : 0;
         break;
-      case 1:  // near the floats' infinities: upper byte 0x7f or 0xff, the next any
+      case 1:  // near the floats' infinities: upper byte 0x7f or 0xff, the next one random
         std::memset(element, bits & 2 ? 0 : 0xff, dtype_bytes(type));
         element[dtype_bytes(type) - 1] = bits & 1 ? 0x7f : 0xff;
         if (dtype_bytes(type) > 1) element[dtype_bytes(type) - 2] = static_cast<uint8_t>(bits >> 8);
@@ -97,8 +97,8 @@ struct Shape {
   }
 };
 
-// Bit for bit, but for float's and double's NaNs: which of two is kept, and whether it is made quiet, is the
-// compiler's.
+// Bit by bit, except NaNs of float and double: which of two is kept, and whether it is made quiet, is up to the
+// compiler.
 template <class F>
 bool same_floats(const uint8_t* a, const uint8_t* b, size_t elems) {
   for (size_t i = 0; i < elems; ++i) {
@@ -143,7 +143,7 @@ std::vector<uint8_t> reference(const Shape& shape, const Contents& contents) {
   return out;
 }
 
-// Sources and destinations apart, each with its own alignment derived from `misalign`.
+// Separate sources and destinations, each with its own alignment derived from `misalign`.
 bool right_apart(const KernelTable& table, const Shape& shape, const Contents& contents, const uint8_t* expected,
                  int n_dst, int n_stream, size_t misalign) {
   std::vector<Source> sources;
@@ -205,7 +205,7 @@ int wrong_runs(const KernelTable& table, const Shape& shape, const Contents& con
 
 void check_type(DataType type) {
   std::mt19937_64 random(static_cast<uint64_t>(type) + 1);
-  // Operators beside each other differ in no address.
+  // Adjacent operators differ in no address.
   const int step = kSanitized ? 2 : 1;
   for (int op = static_cast<int>(type) % step; op < kRedOps; op += step) {
     for (const int n_src : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) {
@@ -230,7 +230,7 @@ TEST_CASE("tables agree with the reference") {
 }
 
 TEST_CASE("every pair of small floats, added and multiplied") {
-  // All 65536 pairs of 8-bit codes, and all 16-bit codes against a few: each encoding path is met.
+  // All 65536 pairs of 8-bit codes, and all 16-bit codes with a few others: covers every encoding path.
   for (const DataType type : {DataType::kFloat8e4m3, DataType::kFloat8e5m2, DataType::kFloat16, DataType::kBfloat16}) {
     const size_t width = dtype_bytes(type);
     for (const RedOp op : {RedOp::kSum, RedOp::kProd, RedOp::kMin, RedOp::kMax, RedOp::kAvg}) {
