@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Ranks that nobody binds to CPUs, beside processes that only use CPU time: a benchmark, not a test.
+# Ranks that are not bound to CPUs, beside processes that only use CPU time: a benchmark, not a test.
 #   busy.sh FOLDER_OF_PERF_TOOLS [PROCESSES [RANKS [RUNS]]]
 # Prints the median and the slowest of RUNS (default 7) of an all-reduce in microseconds, out of place and in place, over
-# shared memory and TCP. A run that does not end in 20 s counts as endless.
+# shared memory and TCP. A run that does not end within 20 s counts as endless.
 set -u
 tools=$1 processes=${2-1} ranks=${3-2} runs=${4-7}
 trap 'kill $busy 2>/dev/null' EXIT

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tutti-doctor says of the network between hosts, which are network namespaces.
+# What tutti-doctor says of the network between hosts; the hosts are network namespaces.
 #   doctor.sh TUTTI_DOCTOR ALL_REDUCE_PERF
 # Exits 77 (skipped) with the reason where root, ip or namespaces are missing.
 set -u
@@ -10,7 +10,7 @@ out=$(mktemp)
 export TUTTI_TUNE_FILE=/dev/null
 hosts 3 1 10.83
 
-# job COMMAND...: four ranks: one on each host, and a second one on the last.
+# job COMMAND...: four ranks, one on each host and a second one on the last.
 job() {
   local rank status=0
   local -a pids=()
@@ -32,14 +32,14 @@ expect '^ok +data between 4 ranks on 3 hosts'
 (ulimit -n 300; job "$doctor") || fail "a limit that only might be too low is an error"
 expect '^warn +open files .* 300, of which each of 4 ranks may take 320'
 
-# The switch passes small packets to the third host only, and does not say so.
+# The switch silently drops large packets to the third host.
 ip -n "$(host 0)" link set h3-1 mtu 1000
-for i in 1 2 3; do on $i ip link set nic1 gso_max_segs 1; done  # a veth pair would take several at once for one
+for i in 1 2 3; do on $i ip link set nic1 gso_max_segs 1; done  # else a veth pair would take several packets as one
 job "$doctor" && fail "packets that are too large are no error"
 expect '^BAD +network: .* \(10.83.1.1\) to .* \(10.83.1.3\) +packets of more than 1000 bytes do not arrive, and nic1 has an MTU of 1500: large messages will not arrive'
 expect '-> ip link set nic1 mtu 1000'
 grep -q 'BAD.*10.83.1.1) to .*10.83.1.2)' "$out.0" && fail "a good path is called bad"
-# A job meets there, and says what it is that does not arrive.
+# A job meets there, and says which packets do not arrive.
 TUTTI_TCP_TIMEOUT=2 job "$all_reduce" -b 64K -e 64K -n 2 && fail "a job goes on without large packets"
 cat "$out".? | grep -q 'the network may drop large packets, here of 1448 bytes' || { cat "$out".?; fail "the MTU is not named"; }
 TUTTI_TCP_MSS=900 job "$all_reduce" -b 64K -e 64K -n 2 || fail "small packets do not help"

@@ -1,5 +1,5 @@
-// far DEVICE DEVICE MILLISECONDS PERCENT SEED: a long cable. Frames that come in on one device leave by the other so
-// much later, but for so many of a hundred, which are lost. For devices that hand on whole packets (lossy.py --plain).
+// far DEVICE DEVICE MILLISECONDS PERCENT SEED: a long cable. Frames that come in on one device leave by the other after
+// that many milliseconds, except that percentage, which is lost. The devices pass on whole packets (lossy.py --plain).
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -58,7 +58,7 @@ struct Way {
     while ((n = recv(from, frame.data(), frame.size(), 0)) > 0)
       if (!loses()) frames.push_back({now_ns() + delay_ns, {frame.data(), frame.data() + n}});
   }
-  // What the device has no room for is lost, as anywhere.
+  // Frames for which the device has no room are lost, as on any network.
   void give() {
     for (; !frames.empty() && frames.front().leaves_ns <= now_ns(); frames.pop_front())
       if (send(to, frames.front().bytes.data(), frames.front().bytes.size(), 0) < 0 && errno != ENOBUFS) die("sending");

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Two hosts that are far apart: network namespaces, a cable with a delay and losses. A benchmark: the rate of all-reduces,
-# and of parallel streams of iperf3 both ways.
+# and of parallel iperf3 streams in both directions.
 #   far.sh FAR TOOLS_DIR [MILLISECONDS [PERCENT [STREAMS [MBITS]]]]
-# The milliseconds are there and back. STREAMS 0: no iperf3. With DESCRIBED=1 a file tells the library of speed and distance.
+# MILLISECONDS is the round trip. STREAMS 0: no iperf3. With DESCRIBED=1 a file tells the library the speed and distance.
 # Exits 77 (skipped) with the reason where root, ip, tc, namespaces, iperf3 or packet sockets are missing.
 set -u
 far=$1 perf=$2/all_reduce_perf delay=${3:-80} percent=${4:-0.01} streams=${5:-16} mbits=${6:-200}

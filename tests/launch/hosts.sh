@@ -3,15 +3,15 @@
 #   skip REASON...    ends the test as skipped
 #   fail REASON...    ends it as failed
 #   two_hosts SUBNET  makes them (needs root): namespaces $a and $b, with the addresses SUBNET.1 and SUBNET.2 on the
-#                     devices $va and $vb. They go when the script ends, and so do $out and the files $out.*
+#                     devices $va and $vb. They are removed when the script ends, and so are $out and the files $out.*
 #   hosts N NICS SUBNET
 #                     makes N namespaces, host 1 2 3 ... (needs root), joined by NICS networks: SUBNET.K.I is the address of
-#                     host I's device nicK. They go when the script ends, and so do $out and the files $out.*
-#   host I            the name of the I-th's namespace
+#                     host I's device nicK. They are removed when the script ends, and so are $out and the files $out.*
+#   host I            the name of host I's namespace
 #   on I COMMAND...   runs a command there
 #   lay_cable FAR N A B MILLISECONDS PERCENT
-#                     joins two devices of host 0, behind which the N hosts are, by a cable that takes so long one way and
-#                     loses so many packets
+#                     joins two devices of host 0, behind which the N hosts are, by a cable with this one-way delay and
+#                     this packet loss
 
 skip() { echo "skipped: $*"; exit 77; }
 fail() { echo "FAILED: $*"; exit 1; }
@@ -38,7 +38,7 @@ hosts() {
   [ "$(id -u)" = 0 ] || skip "making network namespaces needs root"
   command -v ip >/dev/null || skip "ip is not installed (Debian: iproute2)"
   ip netns add "$(host 0)" 2>/dev/null || skip "network namespaces cannot be made here"  # the switches
-  # shellcheck disable=SC2064  # of this number of hosts
+  # with the current number of hosts
   trap "[ -z \"\${cable-}\" ] || kill \$cable; for i in \$(seq 0 $n); do ip netns del \$(host \$i) 2>/dev/null; done; rm -rf \"\$out\" \"\$out\".*" EXIT
   for k in $(seq "$nics"); do
     ip -n "$(host 0)" link add net$k up type bridge 2>/dev/null || skip "bridges cannot be made here"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the jobs of tools/jobs as they stand there, on network namespaces that stand for machines.
+# Runs the jobs of tools/jobs unchanged, on network namespaces that stand for machines.
 #   jobs.sh slurm|torchrun|mpirun|ray LIBTUTTI PERF_FOLDER
 # Exits 77 (skipped) with the reason where the launcher, torch, or the right to make namespaces is missing.
 set -u
@@ -10,7 +10,7 @@ tree=$here/../.. build=$(dirname "$library")
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-# What is installed on the machines: the tools by their installed names, and a Python with torch.
+# What the machines have installed: the tools by their installed names, and a Python with torch.
 mkdir "$out/bin"
 ln -s "$perf/all_reduce_perf" "$out/bin/tutti-all-reduce-perf"
 printf '#!/bin/sh\nhostname "$1" && mount --bind %s/etc_hosts /etc/hosts && shift && exec "$@"\n' "$out" >"$out/bin/become"
@@ -24,13 +24,13 @@ if [ -n "$python" ]; then printf '#!/bin/sh\nexec %s "$@"\n' "$(realpath -s "$(c
 [ ! -f "$out/bin/python3" ] || chmod +x "$out/bin/python3"
 export PATH=$out/bin:$PATH PYTHONPATH=$tree/lib/torch TUTTI_LIBRARY=$library OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 
-# node I COMMAND...: on the I-th machine, by its name
+# node I COMMAND...: runs it on machine I, under the machine's name
 node() {
   local i=$1
   shift
   nsenter --net="/run/netns/$(host "$i")" unshare --uts --mount "$out/bin/become" "node$i" "$@"
 }
-# nodes N SUBNET: makes them; they know each other by name
+# nodes N SUBNET: makes the machines, which know each other by name
 nodes() {
   local i
   hosts "$1" 1 "$2"
@@ -74,7 +74,7 @@ case $launcher in
     command -v mpirun.openmpi >/dev/null || skip "mpirun.openmpi is not installed (Debian: openmpi-bin)"
     nodes 2 10.86
     printf 'node1 slots=2\nnode2 slots=2\n' >"$out/hosts"
-    # In ssh's place.
+    # Instead of ssh.
     cat >"$out/bin/agent" <<AGENT
 #!/bin/bash
 i=\${1#node}; shift
@@ -142,7 +142,7 @@ CONF
   ray)
     torch_is_there
     "$python" -c 'import ray.train' 2>/dev/null || skip "$python has no ray (pip install 'ray[train]')"
-    # Ray's workers know a backend only if it is installed.
+    # Ray's workers only know a backend that is installed.
     TUTTI_PYTHON=$python timeout 200 "$tree/tests/torch/run.sh" "$library" "$tree/tools/jobs/ray_train.py" 2 >"$out/out" 2>&1 ||
       { cat "$out/out"; fail "ray_train.py"; }
     has "$out/out" '2 ranks: loss 0\.[0-9]+'

@@ -1,5 +1,5 @@
-"""tools/jobs/jobset.yaml is what the JobSet controller takes, by the part of its schema that is in jobset_schema.json, and is
-of one piece: volumes, ports, addresses and numbers of ranks fit each other. Planted mistakes are found.
+"""The JobSet controller accepts tools/jobs/jobset.yaml, by the part of its schema that is in jobset_schema.json, and the file
+is consistent: volumes, ports, addresses and numbers of ranks match. Planted mistakes are found.
 
 Exits 77 (skipped) where jsonschema or yaml is missing."""
 import copy

@@ -1,7 +1,7 @@
 """A rank of a job: late.py LIBTUTTI LATE
 
-Rank LATE comes 20 ms late to every second all-reduce, until all ranks know from tuttiCommLateness that it does. Whoever
-takes another one for late fails.
+Rank LATE comes 20 ms late to every second all-reduce, until all ranks know that from tuttiCommLateness. A rank that
+blames another one fails.
 """
 import ctypes
 import os
@@ -34,7 +34,7 @@ def main():
         return found
 
     steps, known = 0, False
-    end = time.monotonic() + 12  # metrics ask once a second, and use what they asked for a second ago
+    end = time.monotonic() + 12  # metrics ask once a second, and use the answers of a second ago
     while not all_agree(known and time.monotonic() > end):
         steps += 1
         if rank == late and steps % 2:
@@ -43,7 +43,7 @@ def main():
             all_found = [lateness(of) for of in range(ranks)]
             known = all(found.operations >= 20 for found in all_found) and all_found[late].late >= 10
             print("late", [f"{found.late} of {found.operations}" for found in all_found], flush=True)
-            # Shares, since of some ranks there is but a sample.
+            # Shares, because for some ranks there is only a sample.
             shares = [found.late / max(found.operations, 1) for found in all_found]
             assert not known or all(5 * shares[i] < shares[late] for i in range(ranks) if i != late)
     assert library.tuttiCommFinalize(comm) == 0 and library.tuttiCommDestroy(comm) == 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Which rank is late, of a job on three hosts, as the ranks of each host find out while it runs: of network namespaces with a
-# folder for traces each, which see each other's ranks as little as hosts do.
+# Which rank of a job on three hosts is late, as the ranks of each host find out while it runs. The hosts are network
+# namespaces, each with its own folder for traces, so that they do not see each other's ranks.
 #   late.sh LIBTUTTI TUTTI_TRACE
 # Exits 77 (skipped) with the reason where root, ip or namespaces are missing.
 set -u
@@ -11,7 +11,7 @@ out=$(mktemp)
 export TUTTI_TUNE_FILE=/dev/null
 hosts 3 1 10.84
 
-# Ranks 0 and 1 are on host 1, 2 and 3 on host 2, and 4, which is late, alone on host 3: the first of each asks the others.
+# Ranks 0 and 1 are on host 1, 2 and 3 on host 2, and 4, the late one, alone on host 3: the first of each asks the others.
 pids=()
 for rank in 0 1 2 3 4; do
   host=$(((rank + 2) / 2))
@@ -20,7 +20,7 @@ for rank in 0 1 2 3 4; do
     TUTTI_LOG=info TUTTI_METRICS_FILE="$out.prom%r" timeout -s KILL 150 python3 "$here/late.py" "$library" 4 >"$out.rank$rank" 2>&1 &
   pids+=($!)
 done
-# What is asked from outside, on a host whose ranks are in time.
+# Asked from outside, on a host whose ranks are in time.
 asked='with the ranks of other hosts: rank 4 came last to [0-9]+ of the last'
 for _ in $(seq 200); do
   said=$("$tool" late --dir "$out.1" 2>/dev/null)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the perf tools under a real launcher and looks at what they print.
+# Runs the perf tools under a real launcher and checks what they print.
 #   launch.sh LAUNCHER TOOLS_DIR     LAUNCHER: openmpi | mpich | torchrun | namespaces
 # Exits 77 (skipped) with the reason where the launcher is not installed.
 set -u
@@ -9,7 +9,7 @@ tools=$2
 # shellcheck source=tests/launch/hosts.sh
 . "$(dirname "$0")/hosts.sh"
 
-# Output of a run of $1 ranks: every rank is listed, nothing is wrong.
+# Checks the output of a run of $1 ranks: every rank is listed, and nothing is wrong.
 check_output() {
   local ranks=$1 file=$2 listed
   cat "$file"

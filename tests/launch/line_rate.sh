@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# How near all-reduces between hosts come to what the network can carry: network namespaces joined by bridges, each device
+# How close all-reduces between hosts come to the network's capacity: network namespaces joined by bridges, each device
 # limited to a rate by tbf. A benchmark; its figures depend on CPUs only where these are slower than the network.
 #   line_rate.sh TOOLS_DIR [HOSTS [RANKS [RATE...]]]
-# RANKS are those of each host, one if not given; each RATE is a network's, in Mb/s, one of 1000 if not given. The bound
-# is the time in which the 2 (h - 1) / h of the bytes that each of h hosts has to send leave it, in frames of 1514 bytes that
-# carry 1448. For other options of the perf tool: OPTIONS="-b 4M -e 4M -n 50".
+# RANKS are per host (default 1); each RATE is that of one network, in Mb/s (default one of 1000). The bound is the time
+# to send the 2 (h - 1) / h of the bytes that each of h hosts must send, in frames of 1514 bytes that carry 1448. For
+# other options of the perf tool: OPTIONS="-b 4M -e 4M -n 50".
 # Exits 77 (skipped) with the reason where root, ip, tc or namespaces are missing.
 set -u
 perf=$1/all_reduce_perf n=${2:-2} ranks=${3:-1}

@@ -1,6 +1,6 @@
-"""A bad cable: frames that come in on one device leave by the other, but for some that are lost.
+"""A bad cable: frames that come in on one device leave by the other, except some that are lost.
 
-lossy.py --plain DEVICE      the kernel hands on whole packets with checksums there (to be done at both far ends)
+lossy.py --plain DEVICE      makes the kernel pass on whole packets with checksums there (needed at both far ends)
 lossy.py DEVICE DEVICE PERCENT SEED   loses that many of a hundred frames from SIGUSR1 to SIGUSR2
 """
 
@@ -13,7 +13,7 @@ import struct
 import sys
 
 SIOCETHTOOL = 0x8946
-# Checksums when sending, scatter-gather, TCP and generic segmentation offload, generic receive offload: see ethtool.h.
+# Send checksums, scatter-gather, TCP and generic segmentation offload, generic receive offload: see ethtool.h.
 OFFLOADS = [0x17, 0x19, 0x1F, 0x24, 0x2C]
 ETH_P_ALL = 3
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two hosts with two ranks each, network namespaces, over a cable that loses 30 % of all packets for half a minute: nobody
-# may be taken to be lost.
+# Two hosts with two ranks each, network namespaces, over a cable that loses 30 % of all packets for half a minute: no
+# rank may be considered lost.
 #   lossy.sh VANISH
 # Exits 77 (skipped) with the reason where root, ip, namespaces or packet sockets are missing.
 set -u

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Hosts with several networks between them, in good and in bad state: network namespaces joined by bridges, a rank on each,
-# over TCP. Where a job can run it has to give right results; where it cannot, an error says why, and nothing hangs.
+# Hosts with several networks between them, some of them broken: network namespaces joined by bridges, a rank on each, over
+# TCP. A job that can run must give right results; one that cannot must end with an error that says why, and never hang.
 #   networks.sh TOOLS_DIR
 # Exits 77 (skipped) with the reason where root, ip, tc, bridges or namespaces are missing.
 set -u
@@ -29,7 +29,7 @@ start() {
 }
 show() { local file; for file in "$out".[0-9]; do echo "-- ${file##*.}"; cat "$file"; done; }
 
-# works NAME N ROOT ...: as start; all ranks end well, and all values are right.
+# works NAME N ROOT ...: like start; all ranks end well, and all values are right.
 works() {
   local name=$1 pid status=0
   shift
@@ -38,7 +38,7 @@ works() {
   [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0" || { show; fail "$name"; }
   echo "ok: $name"
 }
-# ends NAME PATTERN: what was started ends with an error on every rank, within its time; the pattern is in all outputs.
+# ends NAME PATTERN: the job ends with an error on every rank, in time; all outputs match the pattern.
 ends() {
   local name=$1 pattern=$2 pid
   for pid in "${pids[@]}"; do
@@ -90,14 +90,14 @@ works "asymmetric routes" 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 -- "${small[@]}"
 [ $(($(sent 2 nic2) - before)) -gt 1000000 ] || fail "the second network has carried $(($(sent 2 nic2) - before)) bytes back"
 ip -n "$(host 2)" route del 10.78.1.1/32
 
-# What host 2 sends to host 1 on both networks gets lost, as in a firewall: it goes to a device that nobody has.
+# Everything that host 2 sends to host 1 on both networks is lost, as in a firewall: it goes to a nonexistent device.
 for k in 1 2; do ip -n "$(host 2)" neigh replace 10.78.$k.1 lladdr 02:00:00:00:00:99 dev nic$k nud permanent; done
 start 2 10.78.1.1 TUTTI_INIT_TIMEOUT=5 -- "${small[@]}"
 ends "what host 2 sends gets lost" \
   'timeout: rank 1 of 2 never joined\|timeout: rank 1 could not join .*10\.78\.1\.1:[0-9]*: no answer'
 for k in 1 2; do ip -n "$(host 2)" neigh del 10.78.$k.1 dev nic$k; done
 
-# busy HOST NIC...: waits until each of these devices of the host has sent much (or $much bytes) since the last `start`.
+# busy HOST NIC...: waits until each of these devices has sent $much bytes (default 30 MB) since the last `start`.
 busy() {
   local i=$1 k much=${much:-30000000}
   shift
@@ -109,12 +109,12 @@ busy() {
     [ $(($(sent "$i" "nic$k") - ${before[$k]})) -gt "$much" ] || { show; fail "nic$k of host $i carries nothing"; }
   done
 }
-# loses I J K: what host I sends to host J on the network K gets lost. found I J K: not any more.
+# loses I J K: everything that host I sends to host J on network K is lost. found I J K: no longer.
 loses() { ip -n "$(host "$1")" neigh replace "10.78.$3.$2" lladdr 02:00:00:00:00:99 dev "nic$3" nud permanent; }
 found() { ip -n "$(host "$1")" neigh del "10.78.$3.$2" dev "nic$3"; }
-long=(-b 4M -e 4M -n 40)  # 3.4 s and more, as half of it is in place
+long=(-b 4M -e 4M -n 40)  # 3.4 s or more, as half of it is in place
 
-# begin NAME [VAR=VALUE...] -- PERF OPTIONS...: two ranks that use both networks; returns in the middle of it.
+# begin NAME [VAR=VALUE...] -- PERF OPTIONS...: two ranks that use both networks; returns in the middle of their run.
 begin() {
   before=(0 "$(sent 1 nic1)" "$(sent 1 nic2)")
   start 2 10.78.2.1 "$@"
@@ -128,10 +128,10 @@ goes_on() {
 }
 given_up() { grep -h "$1" "$out".[01] | head -1; grep -q "$1" "$out".[01] || { show; fail "no warning says '$1'"; }; }
 
-# Networks so slow that everybody waits for them: how long a run takes does not depend on the machine, whose CPUs others
-# may have.
+# Networks so slow that all ranks wait for them: the length of a run does not depend on the machine, whose CPUs others
+# may be using.
 command -v tc >/dev/null || skip "tc is not installed (Debian: iproute2)"
-rates() {  # of network 1 and 2
+rates() {  # of networks 1 and 2
   local i k
   for i in 1 2; do
     for k in 1 2; do tc -n "$(host $i)" qdisc replace dev nic$k root tbf rate "${!k}" burst 64kb latency 50ms; done
@@ -142,7 +142,7 @@ rates 100mbit 25mbit
 before=(0 "$(sent 1 nic1)" "$(sent 1 nic2)")
 works "two networks of unequal speed" 2 10.78.1.1 -- -b 4M -e 4M -n 6 -w 3
 fast=$(($(sent 1 nic1) - before[1])) slow=$(($(sent 1 nic2) - before[2]))
-# A fifth; where nothing is known of them it has three tenths.
+# A fifth is right; without knowing the rates it would get three tenths.
 [ $((slow * 100 / (fast + slow))) -le 26 ] || fail "the slow network had $slow bytes, the fast one only $fast"
 rates 400mbit 400mbit
 
@@ -155,8 +155,8 @@ goes_on "one of two networks fails in the middle"
 given_up 'connection 1 of 2, at 10.78.1.* was given up: nothing was acknowledged'
 ip -n "$(host 0)" link set h1-1 up
 
-# At least 26 s, in addition to those that are lost: on a busy machine it takes a while until the connection is back (with
-# 13 s one of three runs beside five other tests was over before).
+# At least 26 s besides the outage: on a busy machine it takes a while until the connection is back (with 13 s one of
+# three runs beside five other tests ended before that).
 begin -- -b 4M -e 4M -n 320
 ip -n "$(host 0)" link set h1-1 down
 sleep 3
@@ -184,7 +184,7 @@ loses 2 1 1
 works "one of two networks works in one direction only at the start" 2 10.78.2.1 -- "${small[@]}"
 found 2 1 1
 
-# Whether a connection's silence or the kernel's vain search for the peer is noticed first, is a matter of time.
+# Timing decides whether a connection's silence or the kernel's failure to find the peer is noticed first.
 broken='has not answered\|TUTTI_TCP_TIMEOUT\|timed out\|No route to host\|rank [01] .*died'
 begin -- -b 4M -e 4M -n 1000000 -c 0
 for k in 1 2; do ip -n "$(host 0)" link set h1-$k down; done
@@ -199,7 +199,7 @@ ip -n "$(host 0)" link set h1-1 down
 ends "the only network fails in the middle" "$broken"
 ip -n "$(host 0)" link set h1-1 up
 
-# Small messages go both ways by one connection, so that who waits has something in flight there, too.
+# Small messages go both ways over one connection, so that the waiting rank has something in flight, too.
 before=(0 "$(sent 1 nic1)")
 start 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 -- -b 64 -e 64 -n 100000000 -c 0
 much=1000000 busy 1 1

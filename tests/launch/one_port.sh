@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# TUTTI_PORT between two network namespaces that stand for hosts, with two processes of two ranks each: a firewall lets
-# TCP through for that port alone, and no process listens at another one.
+# TUTTI_PORT between two network namespaces that stand for hosts, with two processes each of one or two ranks: a firewall lets TCP
+# through for that port only, and no process listens at another one.
 #   one_port.sh TOOLS_DIR
 # Exits 77 (skipped) with the reason where root, ip, ss, rules by port or namespaces are missing.
 set -u
@@ -14,7 +14,7 @@ port=24680
 export TUTTI_TUNE_FILE=/dev/null TUTTI_SECRET=one-port TUTTI_INIT_TIMEOUT=40
 two_hosts 10.81.1
 
-# The firewall: packets of connections to the port have a way to the other host, both ways; other TCP has none.
+# The firewall: packets of connections to the port have a route to the other host, in both directions; other TCP has none.
 for ns in "$a" "$b"; do
   for which in dport sport; do
     ip -n "$ns" rule add pref 100 ipproto tcp $which $port lookup main 2>/dev/null ||
@@ -23,7 +23,7 @@ for ns in "$a" "$b"; do
   ip -n "$ns" rule add pref 200 ipproto tcp to 10.81.1.0/24 prohibit
 done
 
-# start [VAR=VALUE...] -- PERF OPTIONS: one process after the other on each host; output in $out.RANK
+# start [VAR=VALUE...] -- PERF OPTIONS: four processes, alternately on the two hosts; output in $out.PROCESS
 start() {
   local rank ns
   local -a settings=()
@@ -55,7 +55,7 @@ start TUTTI_PORT=$port TUTTI_LOG=info -- -b 64 -e 1M -f 16 -n 5 -t 2
 ends_well "all ranks of both hosts, processes and threads, meet and work by one port"
 cat "$out".? | grep -q 'tcp link to rank [0-9]* at 10\.81\.1\.' || { show; fail "no link goes between the hosts"; }
 
-# An all-reduce that goes on until all have been looked at.
+# An all-reduce that goes on until all processes have been checked.
 start TUTTI_PORT=$port TUTTI_LOG=info -- -b 8 -e 8 -n 100000000 -c 0
 for _ in $(seq 400); do
   [ "$(grep -l 'ranks is ready' "$out".? | wc -l)" = 4 ] && break

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two network namespaces are two hosts, joined by a link of RATE, with one rank of ddp_train each. A benchmark: steps
-# with gradients that travel while the backward pass goes on, and after it, by turns.
+# whose gradients are sent during the backward pass, alternating with steps that send them after it.
 #   overlap.sh TOOLS_DIR [TURNS [RATE]]
 # RATE is tc's, 1gbit if not given.
 # Exits 77 (skipped) with the reason where root, ip, tc, namespaces or ddp_train are missing.
@@ -18,7 +18,7 @@ for end in "$a $va" "$b $vb"; do
   tc -n "$ns" qdisc add dev "$device" root tbf rate "$rate" burst 128k latency 50ms || skip "tc has no tbf here"
 done
 
-# run PORT OPTIONS...: sets `ms` (of a step) and `hidden` (per cent of the communication behind the backward pass).
+# run PORT OPTIONS...: sets `ms` (per step) and `hidden` (per cent of the communication behind the backward pass).
 run() {
   local port=$1 rank ns
   shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Four hosts, network namespaces, two each at one switch, and a cable between the switches that is cut without a word. With
-# config.majority the half with more ranks goes on, or of equal halves the one with the lowest rank; the other one ends.
+# Four hosts, network namespaces, two each at one switch, and a cable between the switches that is cut silently. With
+# config.majority the half with more ranks goes on, or of equal halves the one with the lowest rank; the other half ends.
 #   partition.sh VANISH
 # Exits 77 (skipped) with the reason where root, ip or namespaces are missing.
 set -u
@@ -24,7 +24,7 @@ halves() {
   read -ra places <<<"$2"
   n=${#places[@]}
   port=$((${port:-29800} + 1))
-  rm -f "$out".?  # "ready" of the ranks before
+  rm -f "$out".?  # "ready" of the previous ranks
   for rank in $(seq 0 $((n - 1))); do
     on "${places[$rank]}" env TUTTI_RANK="$rank" TUTTI_NRANKS="$n" TUTTI_ROOT=10.80.1.1:$port TUTTI_SECRET=halves \
       TUTTI_INIT_TIMEOUT=40 timeout 120 "$vanish" "$mode" 40 majority >"$out.$rank" 2>&1 &

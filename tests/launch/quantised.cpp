@@ -1,6 +1,6 @@
-// quantised DEVICE RATIO BYTES...: all-reduces of so many bytes of floats in turns as they are, as int8 and as e4m3 in
-// blocks of 128, on ranks of a launcher's environment. Rank 0 prints medians of the times and what the device sent for
-// each, and all fail if int8 sends more than RATIO times what floats do.
+// quantised DEVICE RATIO BYTES...: all-reduces of that many bytes of floats, alternately as floats, as int8 and as e4m3
+// in blocks of 128, on ranks from a launcher's environment. Rank 0 prints the median times and the bytes that the
+// device sent for each, and all ranks fail if int8 sends more than RATIO times as much as floats.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,10 +21,10 @@ constexpr int kRounds = 9;
   exit(1);
 }
 
-// Of one way to sum.
+// Measurements of one way to sum.
 struct Way {
   const char* name;
-  tuttiDataType_t wire;  // tuttiFloat32: as they are
+  tuttiDataType_t wire;  // tuttiFloat32: not quantised
   std::vector<double> us = {};
   double sent_bytes = 0;
 

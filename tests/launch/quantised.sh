@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# quantised.sh PROGRAM [HOSTS [BYTES...]]: quantised sums between hosts at 1 Gb/s send at most .27 of the bytes of sums of
-# floats. What it prints beside that, how much faster they are, is a benchmark's.
+# quantised.sh PROGRAM [HOSTS [BYTES...]]: quantised sums between hosts at 1 Gb/s send at most .27 of the bytes that sums of
+# floats send. The speed-up that it prints, too, is a benchmark, not a test.
 # Exits 77 (skipped) with the reason where root, ip, tc or namespaces are missing.
 set -u
 program=$1 n=${2:-2} here=$(dirname "$0")

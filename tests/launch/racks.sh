@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Four hosts in two racks that are joined at 200 Mb/s, four of which one is slow, four that are said to be 1 ms apart, and
-# four at two sites that are 20 ms apart, there and back: network namespaces at 1 Gb/s, with a rank on each in the worst order. tutti-tune measures racks, speeds and
-# distances, and its file tells the library.
+# Four hosts in two racks that are joined at 200 Mb/s; four one of which is slow; four that are described as 1 ms apart; and
+# four at two sites with a round trip of 20 ms: network namespaces at 1 Gb/s, with one rank each in the worst order.
+# tutti-tune measures racks, speeds and distances, and its file tells the library.
 #   racks.sh PERF_DIR TUTTI_TUNE FAR            test: counts the bytes that a 2 MiB all-reduce sends between racks, from a
 #                                               slow host and between sites
 #   racks.sh PERF_DIR TUTTI_TUNE FAR --bench    prints times as well, with and without the file
@@ -18,7 +18,7 @@ limit() { tc -n "$1" qdisc replace dev "$2" root tbf rate "$3" burst 64kb latenc
 speed() { limit "$(host "$1")" nic1 "$2"; limit "$(host 0)" "h$1-1" "$2"; }
 for i in 1 2 3 4; do speed $i 1gbit; done
 
-# Hosts 3 and 4 get a switch of their own; up1 and up2 are the two ends of the cable between the racks.
+# Hosts 3 and 4 get their own switch; up1 and up2 are the two ends of the cable between the racks.
 switch=$(host 0)
 ip -n "$switch" link add net2 up type bridge
 ip -n "$switch" link add up1 up master net1 type veth peer name up2
@@ -44,7 +44,7 @@ job() { # tuning file, perf options
   on_all "$1" "$perf" "${@:2}"
   grep -q '^# Out of bounds values : 0 OK' "$out.rank0" || { cat "$out".rank?; fail "$perf $*"; }
 }
-# measure NAME PATTERN...: a file that describes the network, in lines with these patterns, and a tuning file that names it
+# measure NAME PATTERN...: writes a description of the network, with lines that match the patterns, and a tuning file for it
 measure() {
   local file=$out.$1.json pattern
   on_all /dev/null env -C "${file%/*}" "$tune" --network "${file##*/}"
@@ -56,8 +56,8 @@ measure() {
   echo "network = $file" >"$out.$1"
 }
 sent() { ip netns exec "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
-# of_each FILE NAMESPACE DEVICE BYTES: what the device sends for one all-reduce, as a share of its bytes in percent:
-# of eight more out of place and in place, so that all else does not count
+# of_each FILE NAMESPACE DEVICE BYTES: what the device sends for one all-reduce, in percent of its bytes: from eight
+# additional ones out of place and in place, so that other traffic does not count
 of_each() {
   local before few
   before=$(sent "$2" "$3")
@@ -83,7 +83,7 @@ compare() { # what it is, file, sizes: with --bench, the times with the file and
 
 limit "$switch" up1 200mbit
 limit "$switch" up2 200mbit
-# Clocks of several machines cannot tell who was first, however often they are asked.
+# Clocks of different machines cannot tell which rank came first, however often they are compared.
 on_all /dev/null "$1/barrier_perf" -n 1 -c 32
 [ "$(awk '$1 == 0 && $5 == -1 { print $9 }' "$out.rank0")" = N/A ] || { cat "$out.rank0"; fail "barriers of several machines are checked"; }
 

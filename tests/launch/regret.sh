@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# How good the library's choices are: each group measures six collectives by every algorithm and by the library's choice.
+# How good the library's choices are: each group measures six collectives with every algorithm and with the library's choice.
 #   regret.sh TUTTI_TUNE [-o FOLDER] [-r JOBS] [GROUP...] [-- TUTTI_TUNE OPTIONS]
 # A group is shm:N or tcp:N, of N ranks on this host; or HOSTSxRANKS, of network namespaces that are joined at 1 Gb/s
-# either way (needs root). Without groups: those below. Each is measured by JOBS jobs (3), one after the other, as the
-# system puts the ranks of one job on CPUs otherwise than those of another: up to 1.6 times between two algorithms. Prints
-# each job's table and last a line for each group, of the medians. With -o the samples stay in FOLDER, for
+# in each direction (needs root). Without groups: those below. Each is measured by JOBS jobs (3), one after the other,
+# because the system places each job's ranks on CPUs differently: that makes up to 1.6 times between two algorithms. Prints
+# each job's table and finally a line for each group, of the medians. With -o the samples stay in FOLDER, for
 # tutti-tune --fit.
 set -u
 here=$(dirname "$0")
@@ -27,7 +27,7 @@ kept=$(mktemp -d)
 mkdir -p "${folder:=$kept}"
 export TUTTI_INIT_TIMEOUT=60
 
-# Of ranks that stand host by host, as launchers number them.
+# The ranks are numbered host by host, as launchers do.
 between_hosts() (
   # shellcheck source=tests/launch/hosts.sh
   . "$here/hosts.sh"

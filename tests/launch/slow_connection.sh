@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two network namespaces are two hosts, joined by a link of 1 Gb/s, with one rank each and several TCP connections. Then
-# one connection is throttled to half of its share. A benchmark: prints what is left of the rate, which could be all of
-# it, because the other connections may take what this one leaves of the link.
+# one connection is throttled to half of its share. A benchmark: prints how much of the rate remains, which could be all
+# of it, because the other connections may use what this one leaves.
 #   slow_connection.sh TOOLS_DIR [CONNECTIONS]
 # Exits 77 (skipped) with the reason where root, ip, tc, ss or namespaces are missing.
 set -u
@@ -23,14 +23,14 @@ for end in "$a $va" "$b $vb"; do
     ceil $((500 / connections))mbit burst 32k quantum 10000
 done
 
-# The largest port of this namespace that sends to the other host much: that of a data connection.
+# The largest port from which this namespace sends a lot to the other host: that of a data connection.
 busy_port() {
   ip netns exec "$a" ss -tin dst 10.77.2.2 |
     awk '/10\.77\.2\.1:/ { sub(/.*10\.77\.2\.1:/, ""); port = $1 }
          match($0, /bytes_sent:[0-9]+/) { if (substr($0, RSTART + 11, RLENGTH - 11) + 0 > 1e6) print port }' | sort -n | tail -1
 }
 
-# `throttle` = yes: limits one connection once there are some. Sets `us`, the time of an operation.
+# `throttle` = yes: limits one connection once there are some. Sets `us`, the time per operation.
 run() {
   local throttle=$1 rank ns
   for rank in 0 1; do
@@ -61,6 +61,6 @@ for rounds in 10 11 12; do
     printf "%d connections, 16 MiB: %.1f ms; one of them at half of its share: %.1f ms; %.0f %% of the rate\n",
       n, f / 1e3, s / 1e3, 100 * f / s }'
 done
-# Or nothing was shown.
+# Otherwise the run proves nothing.
 [ "$slow_bytes" -gt 1000000 ] || fail "the slow connection has sent no more than $slow_bytes bytes"
 echo "the slow connections have sent $slow_bytes bytes"

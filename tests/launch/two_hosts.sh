@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two network namespaces are two hosts, joined by a link of 1 Gb/s, with two ranks each in the worst order: 0 and 2 on
-# host A, 1 and 3 on host B. What all-reduce sends over that link with nothing configured, against a flat ring in the
-# launcher's order.
+# host A, 1 and 3 on host B. The bytes that all-reduce sends over that link with nothing configured, compared with a flat
+# ring in the launcher's order.
 #   two_hosts.sh TOOLS_DIR                          test: counts the bytes on the link
 #   two_hosts.sh TOOLS_DIR --bench [PERF OPTIONS]   prints the times of both, interleaved, and of other algorithms
 # Exits 77 (skipped) with the reason where root, ip, tc or namespaces are missing.
@@ -64,7 +64,7 @@ if [ "${1:-}" = --bench ]; then
   exit
 fi
 
-count() {  # the bytes that a job of these settings sends for 8 all-reduces of 4 MiB, with what else it says
+count() {  # bytes that a job with these settings sends for 8 all-reduces of 4 MiB, and for everything else
   local before
   before=$(sent)
   ranks "$@" -- -b 4M -e 4M -n 4 -w 1 -c 1

@@ -1,6 +1,6 @@
-// A rank of a group of which a host vanishes: says when it knows who is lost, goes on with the others, and says so.
+// A rank of a group one of whose hosts vanishes: prints when it knows which ranks are lost, and when it goes on.
 //   vanish idle|busy|stay SECONDS [majority]
-// `stay`: nobody may be lost in that time. With `majority` a rank may also end because it is in the smaller part.
+// `stay`: no rank may be lost in that time. With `majority` a rank may also end because it is in the smaller part.
 #include <unistd.h>
 
 #include <chrono>
@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   fflush(stdout);
   tuttiResult_t state = tuttiSuccess;
   const double from = clock_seconds(), until = from + atof(argv[2]);
-  // Of a few packets each, so that a bad network lets them through in the end.
+  // A few packets each, so that even a bad network passes them eventually.
   for (int turns = stays ? 20 : 0; turns > 0 && state == tuttiSuccess; turns--) {
     while (clock_seconds() < from + atof(argv[2]) / 4) usleep(10'000);
     state = tuttiBarrier(comm, nullptr);
@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
     return static_cast<int>(tuttiCommDestroy(comm));
   }
   if (state == tuttiSuccess) end("nobody was lost");
-  work(comm);  // for the sentence
+  work(comm);  // to get the error text
   printf("because %s\n", tuttiGetLastError(nullptr));
   const tuttiResult_t shrunk = tuttiCommShrink(comm, nullptr, 0, &left, nullptr, TUTTI_SHRINK_DEFAULT);
   if (shrunk == tuttiRemoteError && config.majority == 1) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Three hosts with two ranks each, all of them network namespaces. One vanishes without a word: its cable is cut. The
-# others, idle and busy, learn which ranks are lost and go on without them. A process that is stopped is not lost.
+# Three hosts with two ranks each, all network namespaces. One vanishes silently: its cable is cut. The others, idle and
+# busy, learn which ranks are lost and go on without them. A process that is stopped is not lost.
 #   vanished.sh VANISH
 # Exits 77 (skipped) with the reason where root, ip or namespaces are missing.
 set -u
@@ -16,7 +16,7 @@ start() {
   local rank
   port=$((${port:-29700} + 1))
   pids=()
-  rm -f "$out".?  # "ready" of the ranks before
+  rm -f "$out".?  # "ready" of the previous ranks
   for rank in 0 1 2 3 4 5; do
     on $((rank / 2 + 1)) env TUTTI_RANK=$rank TUTTI_NRANKS=6 TUTTI_ROOT=10.78.1.1:$port TUTTI_SECRET=vanished \
       TUTTI_INIT_TIMEOUT=40 timeout 120 "$vanish" "$1" "$2" >"$out.$rank" 2>&1 &

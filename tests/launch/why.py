@@ -1,7 +1,7 @@
 """A rank of a job that hangs: why.py LIBTUTTI stop|late|works RANK
 
-Where it is RANK's turn to go wrong it stops itself, or goes away, after a few operations; the others print what
-tuttiCommExplainWait says, once it names a cause that this rank was told of by another host, and wait to be ended.
+If RANK is to cause the hang it stops itself, or stays away, after a few operations; the others print what
+tuttiCommExplainWait says once it names a cause that another host has reported, and wait to be ended.
 """
 import ctypes
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Why a job on two hosts hangs, asked on the host that is well: of network namespaces with a folder for traces each, which
-# see each other's ranks as little as hosts do. The cause is a rank that is stopped, beside one that sees that, or alone
-# on its host; or one that is late.
+# Why a job on two hosts hangs, asked on the healthy host. The hosts are network namespaces, each with its own folder for
+# traces, so that they do not see each other's ranks. The cause is a stopped rank, beside one that sees that, or alone on
+# its host; or a late rank.
 #   why.sh LIBTUTTI TUTTI_TRACE
 # Exits 77 (skipped) with the reason where root, ip or namespaces are missing.
 set -u
@@ -12,7 +12,7 @@ out=$(mktemp)
 export TUTTI_TUNE_FILE=/dev/null
 hosts 2 1 10.81
 
-# start NAME MODE RANKS PORT: the last rank goes wrong; the first two are on host 1
+# start NAME MODE RANKS PORT: the last rank causes the hang; the first two are on host 1
 start() {
   local name=$1 mode=$2 n=$3 port=$4 rank host
   for rank in $(seq 0 $((n - 1))); do
@@ -23,7 +23,7 @@ start() {
       >"$out.$name.rank$rank" 2>&1 &
   done
 }
-# expect NAME PATTERN: what rank 0 says itself, and the tool on its host
+# expect NAME PATTERN: in rank 0's own output, and in the tool's on its host
 expect() {
   local name=$1 pattern=$2 said
   for _ in $(seq 1000); do grep -q '^why' "$out.$name.rank0" && break; sleep 0.1; done

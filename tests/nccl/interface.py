@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "house"))
 import tree  # noqa: E402
 
-# The versions whose programs are served: a newer header may have more.
+# Versions up to this one are supported: a newer header may have more.
 NEWEST = (2, 32)
 
 
@@ -34,7 +34,7 @@ def functions(text):
 
 
 def structs(text):
-    """The fields of structs by the name that programs use."""
+    """The fields of structs, by the struct's public name."""
     pattern = r"typedef struct(?: \w+)?\s*\{([^{}]*)\}\s*(nccl\w+);"
     return {name: [" ".join(re.sub(r"\s*\*\s*", "* ", f).split()) for f in body.split(";") if f.strip()]
             for body, name in re.findall(pattern, without_comments(text))}
@@ -45,7 +45,7 @@ def version_of(text):
 
 
 def compare(ours, theirs):
-    """Complaints about abi.h's text, given nccl.h's."""
+    """Complaints about abi.h's text, compared with nccl.h's."""
     found = []
     mine, all_of_nccl = functions(ours), functions(theirs)
     for name, types in all_of_nccl.items():

@@ -19,7 +19,7 @@ class UniqueId(ctypes.Structure):
 
 
 class ByCtypes:
-    """The functions that vLLM's communicator has, with its types."""
+    """The functions that vLLM's communicator uses, with its types."""
 
     def __init__(self):
         self.nccl = ctypes.CDLL(os.environ["VLLM_NCCL_SO_PATH"])

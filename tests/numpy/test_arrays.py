@@ -1,4 +1,4 @@
-"""tutti_array: every operation against NumPy, what is not copied, and what errors say. test_arrays.py LIBTUTTI"""
+"""tutti_array: every operation against NumPy, that data are not copied, and error messages. test_arrays.py LIBTUTTI"""
 import array
 import contextlib
 import importlib.util
@@ -16,7 +16,7 @@ REDUCED = {"sum": lambda a: a.sum(0), "prod": lambda a: a.prod(0), "max": lambda
 
 
 def of(rank, shape=(6, 5), dtype="float64"):
-    """What rank has; small integers, so that all sums are exact."""
+    """A rank's values: small integers, so that all sums are exact."""
     return ((np.arange(np.prod(shape)).reshape(shape) * 7 + rank * 3) % 11 + 1).astype(dtype)
 
 
@@ -75,7 +75,7 @@ def test_under_way(comm):
 
 
 def test_wait_with_a_limit(comm):
-    """In another group of the same ranks, to which the others come when rank 0 has given up waiting once."""
+    """In another group of the same ranks, whose operation the others call after rank 0 has timed out once."""
     import tutti_array
 
     with tutti_array.init() as other:
@@ -91,7 +91,7 @@ def test_wait_with_a_limit(comm):
 
 
 class Interface:
-    """Has nothing but __array_interface__."""
+    """Has only __array_interface__."""
 
     def __init__(self, values):
         self.values = values
@@ -99,7 +99,7 @@ class Interface:
 
 
 class Capsule:
-    """Has nothing but DLPack's two methods."""
+    """Has only DLPack's two methods."""
 
     def __init__(self, values):
         self.values = values
@@ -116,7 +116,7 @@ def test_other_arrays(comm):
     buffer = array.array("d", [comm.rank, 1])
     assert comm.all_reduce(buffer) is buffer
     assert buffer.tolist() == [total, comm.size]
-    by_dlpack = () if np.lib.NumpyVersion(np.__version__) < "2.3.0" else (Capsule,)  # it was read-only before
+    by_dlpack = () if np.lib.NumpyVersion(np.__version__) < "2.3.0" else (Capsule,)  # earlier versions make it read-only
     for kind in Interface, *by_dlpack:
         thing = kind(np.array([comm.rank, 1.0]))
         assert comm.all_reduce(thing) is thing
@@ -130,14 +130,14 @@ def test_other_arrays(comm):
 
 
 class Tensor(Capsule):
-    """As torch's."""
+    """Like torch's tensors."""
 
     def __array__(self, *_, **__):
         return self.values
 
 
 def test_numpy_before_2_3(comm):
-    """It takes all memory that comes by DLPack for read-only. What only has that remains so, and what is a copy in NumPy."""
+    """It takes all memory from DLPack for read-only. An object with nothing else remains so, and one that NumPy copies."""
     def read_only(thing):
         array = thing.values.view()
         array.flags.writeable = False
@@ -189,7 +189,7 @@ def test_what_cannot_be(comm):
 
 
 def test_readme(comm):
-    """Its program, in one more group of the same ranks."""
+    """The README's program, in one more group of the same ranks."""
     text = (ranks.ROOT / "lib/numpy/README.md").read_text(encoding="utf-8")
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -198,7 +198,7 @@ def test_readme(comm):
 
 
 def test_exception_in_a_block(comm):
-    """It ends the group at once, and arrives as it is."""
+    """An exception ends the group at once, and arrives unchanged."""
     import tutti_array
 
     try:
@@ -214,7 +214,7 @@ def test_exception_in_a_block(comm):
 
 
 def test_what_was_under_way_at_the_end(comm):
-    """Tells why it has no result, also when the communicator is no longer there to be asked."""
+    """It says why there is no result, even when the communicator no longer exists."""
     import tutti_array
 
     with tutti_array.init() as other:
@@ -231,7 +231,7 @@ def test_what_was_under_way_at_the_end(comm):
 
 
 def test_ends_in_the_order_of_creation(comm):
-    """All ranks alike, or they would wait for each other. One that cannot be closed does not keep the others open."""
+    """On all ranks, or they would wait for each other. One that cannot be closed does not keep the others open."""
     from tutti_array import communicator
 
     ended = []
@@ -254,7 +254,7 @@ def test_ends_in_the_order_of_creation(comm):
 
 
 def test_forked_child_ends_in_silence(comm):
-    """It has no part in the group, which goes on."""
+    """A forked child has no part in the group, which goes on."""
     from tutti_array import communicator
 
     child = os.fork()

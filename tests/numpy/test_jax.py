@@ -43,12 +43,12 @@ def test_errors(comm):
 
 
 def test_what_arrives_in_jax(comm):
-    """The sentence of an operation that fails inside XLA."""
+    """The error text of an operation that fails inside XLA."""
     from tutti_array.jax import all_reduce
 
     try:
         jax.block_until_ready(all_reduce(comm, jnp.ones(2 + comm.rank)))
-    except Exception as error:  # which type is JAX's own matter
+    except Exception as error:  # JAX chooses the type
         assert "Tutti: " in str(error), error
     else:
         raise AssertionError("ranks reduce arrays of different sizes, and nobody minds")

@@ -1,4 +1,4 @@
-// The cost model: what must hold whatever the prices, and what everybody knows of algorithms.
+// The cost model: what must hold with any prices, and what is common knowledge about algorithms.
 #include <algorithm>
 #include <cmath>
 
@@ -17,7 +17,7 @@ Facts facts_of(int n_ranks, int cpus) {
   return {.n_ranks = n_ranks, .machine = {n_ranks, cpus, cpus}, .largest_host = n_ranks};
 }
 
-// Calls visit(collective, algo) for all that there are.
+// Calls visit(collective, algo) for all existing combinations.
 template <class Visit>
 void for_each_way(Visit visit) {
   for (const Collective collective : kWithAlgorithms)
@@ -51,7 +51,7 @@ TEST_CASE("cost: more bytes never cost less, and everything costs something") {
 TEST_CASE("cost: more ranks never cost less") {
   for (const uint64_t bytes : kSizes)
     for_each_way([&](Collective collective, Algo algo) {
-      // Powers of two: others have to fold.
+      // Powers of two only: other numbers must fold.
       for (int n = 2; n < 1000; n *= 2)
         CHECK(cost(collective, algo, bytes, facts_of(2 * n, 2 * n)) >=
               0.999 * cost(collective, algo, bytes, facts_of(n, n)));
@@ -90,7 +90,7 @@ TEST_CASE("cost: fewer CPUs never make it cheaper, and each price counts") {
 }
 
 TEST_CASE("cost: ranks that share CPUs wait for their turns, and for each other's work") {
-  const Facts roomy = facts_of(8, 8), crowded = facts_of(8, 2);  // four ranks on each
+  const Facts roomy = facts_of(8, 8), crowded = facts_of(8, 2);  // four ranks per CPU
   const RankCost three_hops{.here = {.hops = 3}};
   Prices hops, turns;
   hops.shm.hop = turns.shm.turn = 10;
@@ -111,12 +111,12 @@ TEST_CASE("cost: bytes are far where all buffers of a host do not fit its caches
   const auto far = [&](uint64_t bytes) {
     return rank_cost_of(Collective::kAllReduce, Algo::kRing, bytes, facts).far_bytes;
   };
-  CHECK(far(512 << 10) == 0);  // eight inputs and outputs
+  CHECK(far(512 << 10) == 0);  // eight inputs and outputs fit the cache
   CHECK(far((512 << 10) + 4) > 0);
   const auto far_of_blocks = [&](uint64_t bytes) {
     return rank_cost_of(Collective::kAllGather, Algo::kRing, bytes, facts).far_bytes;
   };
-  CHECK(far_of_blocks((8 << 20) / (8 * 9)) == 0);  // of each rank its own, and all eight
+  CHECK(far_of_blocks((8 << 20) / (8 * 9)) == 0);  // each rank's own block, and all eight
   CHECK(far_of_blocks((8 << 20) / (8 * 9) + 1) > 0);
 }
 
@@ -143,9 +143,9 @@ TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
   };
   CHECK(more("ring", 1024) == Approx(14 * 40e6).epsilon(0.01));
   CHECK(more("oneshot", 1024) == Approx(40e6).epsilon(0.01));
-  CHECK(more("circulant", 1024) == Approx(6 * 40e6).epsilon(0.01));  // there, and back
+  CHECK(more("circulant", 1024) == Approx(6 * 40e6).epsilon(0.01));  // there and back
   CHECK(more("doubling", 1024) == Approx(3 * 40e6).epsilon(0.01));
-  CHECK(more("ring", 16 << 20) == Approx(14 * 40e6).epsilon(0.1));  // of one round then
+  CHECK(more("ring", 16 << 20) == Approx(14 * 40e6).epsilon(0.1));  // of one round
   near.racks.n = 2, near.racks.largest = 4;
   far = near;
   far.racks.latency_ns = 40'000'000;
@@ -155,7 +155,7 @@ TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
 TEST_CASE("cost: of CPUs and network the longer one counts, and most of the other") {
   Facts facts = facts_of(2, 2);
   facts.wire_bytes_per_second = 1'000'000'000;
-  const RankCost cost{.summed_bytes = 300, .out_bytes = 60};  // 60 ns by the network
+  const RankCost cost{.summed_bytes = 300, .out_bytes = 60};  // 60 ns in the network
   Prices prices;
   prices.summed_byte = 0.1;
   CHECK(price_ns(cost, facts, prices) == Approx(60 + 30 * kOneByOne));
@@ -169,9 +169,9 @@ TEST_CASE("cost: hosts that are far apart have a round trip's bytes under way, w
   far.wire_bytes_per_second = 125'000'000;
   far.wire_latency_ns = 2'000'000;
   far.racks.latency_ns = 500'000;
-  CHECK(under_way_bytes(far) == 0);  // all in one rack: 4 ms there and back
+  CHECK(under_way_bytes(far) == 0);  // all in one rack: a round trip of 4 ms
   far.racks.n = 2;
-  CHECK(static_cast<double>(under_way_bytes(far)) == Approx(2 * 625'000 / 2));  // 5 ms; two ranks share it
+  CHECK(static_cast<double>(under_way_bytes(far)) == Approx(2 * 625'000 / 2));  // 5 ms; shared by two ranks
   far.wire_latency_ns = 1'000'000'000;
   CHECK(under_way_bytes(far) == 16 << 20);
   far.hosts = 1;
@@ -230,9 +230,9 @@ TEST_CASE("cost: two lanes between hosts that are fast or far for a message's le
   CHECK(lanes(Collective::kAllReduce, Algo::kRing, 1 << 30) == 1);
   hosts.wire_latency_ns = 100'000;
   CHECK(lanes(Collective::kAllReduce, Algo::kRing, 1 << 30) == 2);
-  hosts.largest_host = 4;  // share what is under way
+  hosts.largest_host = 4;  // they share the bytes in flight
   CHECK(lanes(Collective::kAllReduce, Algo::kRing, 1 << 30) == 1);
-  // They make no difference within a host.
+  // More lanes make no difference within a host.
   CHECK(lanes_of(Collective::kAllReduce, Algo::kRing, 1 << 30, facts_of(4, 4)) == 1);
 }
 
@@ -250,8 +250,8 @@ TEST_CASE("cost: two ranks in shared memory add up parts from 64 KiB on") {
 
 namespace {
 
-// What schedules send, on `hosts` of `each` ranks: messages of the rank that sends and receives most, and how often the
-// bytes of a block, or of all where there are no blocks, leave the host that sends most.
+// What schedules send, on `hosts` of `each` ranks: the messages of the busiest rank, and how many times the bytes of a
+// block (or of everything, if there are no blocks) leave the busiest host.
 struct Sent {
   double messages = 0, out = 0;
 };
@@ -275,7 +275,7 @@ Sent sent_by_schedules(Collective collective, Algo algo, int hosts, int each) {
 
 }  // namespace
 
-// Roughly, and what leaves a host rather too much: where links are idle now and then, or more comes to it.
+// Approximately, with some excess in the bytes that leave a host: links may be idle at times, or receive more.
 TEST_CASE("cost: messages and what leaves a host are what schedules send") {
   constexpr uint64_t kBytes = 32 << 10;
   for (const int hosts : {3, 4, 5, 6, 7, 8})

@@ -87,7 +87,7 @@ TEST_CASE("planner: every algorithm that it may take is right, with the fewest s
 
 namespace {
 
-// `n` ranks on each of `hosts`, which have `cpus` each.
+// `n` ranks on each of `hosts` hosts with `cpus` CPUs each.
 Facts facts_of(int n, int hosts, int cpus, bool shares_memory) {
   return {
       .n_ranks = n * hosts, .machine = {n, cpus, 4}, .hosts = hosts, .largest_host = n, .shares_memory = shares_memory};
@@ -143,7 +143,7 @@ TEST_CASE("planner: sums go along ranks as numbered, whatever CPUs they are boun
   for (const Collective sum : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter})
     CHECK(text(bound, sum) == text(loose, sum));
   CHECK(text(bound, Collective::kAllGather) != text(loose, Collective::kAllGather));
-  // Those of each host too, where several hosts add up their own first.
+  // Also with several hosts, each of which sums up its own inputs first.
   std::vector<RankLocation> placed(8), anywhere(8);
   for (uint32_t r = 0; r < 8; r++) {
     placed[r].host.bytes[0] = anywhere[r].host.bytes[0] = static_cast<uint8_t>(r / 4);
@@ -161,7 +161,7 @@ TEST_CASE("planner: whoever has ranks stand as they are numbered gets that for s
   for (uint32_t r = 0; r < 4; r++) by_turns[r].host.bytes[0] = static_cast<uint8_t>(r % 2);
   Layout layout = lay_out(by_turns);
   const Planner usual(1, layout, Algo::kAuto, false), flat(1, flat_layout(4), Algo::kAuto, false);
-  std::sort(layout.order.begin(), layout.order.end());  // TUTTI_ORDER=rank
+  std::sort(layout.order.begin(), layout.order.end());  // as with TUTTI_ORDER=rank
   const Planner ordered(1, layout, Algo::kAuto, false);
   const auto text = [](const Planner& planner) {
     return to_text(planner.schedule(Collective::kAllReduce, Algo::kRing, 0));
@@ -226,7 +226,7 @@ TEST_CASE("planner: it explains what it chose and why") {
   ring.set_facts(fast, {built_in_prices(), "", {}});
   CHECK(ring.explain(call, 4 << 20).find("over 4 ranks: ring in two lanes, ") != std::string::npos);
   CHECK(ring.explain(call, 64).find("over 4 ranks: ring, ") != std::string::npos);
-  Planner overruled(0, flat_layout(3), Algo::kRing, true);  // whose sums are in the order of ranks
+  Planner overruled(0, flat_layout(3), Algo::kRing, true);  // deterministic: sums are in the order of ranks
   overruled.set_facts(facts_of(3, 1, 3, true), {built_in_prices(), "", {}});
   CHECK(overruled.explain(floats, 4 << 16).find("forced: ") == std::string::npos);
 }
@@ -240,7 +240,7 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
     CHECK(algorithm->all_reduce.build != nullptr);
     for (const Collective collective : kByAlgorithms) {
       const Algo own = own_algo(collective, algo);
-      REQUIRE(own != Algo::kAuto);  // it has a way of its own, or names one that has
+      REQUIRE(own != Algo::kAuto);  // it has its own way, or names an algorithm that has one
       const Method& method = algorithm_of(own)->method(collective);
       REQUIRE(method.build != nullptr);
       REQUIRE(method.cost != nullptr);
@@ -251,7 +251,7 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
           const double ns = price_ns(rank_cost_of(collective, algo, bytes, facts), facts, built_in_prices());
           CHECK((std::isfinite(ns) && ns > 0));
         }
-        // Of two lanes on GPUs.
+        // Two lanes are for GPUs.
         for (const uint32_t n_lanes : {1, 2}) check_schedules(collective, algo, n, in_order, n_lanes);
       }
     }
@@ -273,7 +273,7 @@ Planner planner_on(std::vector<RankLocation> locations, uint64_t rack_bytes_per_
 }
 constexpr uint64_t kGigabit = 125'000'000;
 
-// Messages of a schedule of so many chunks that go from one set of ranks to the others, in bytes of the whole.
+// How many times the whole data goes from one set of ranks to the others.
 double share_sent(Planner (*planner_of_rank)(int rank), int n, Algo algo, bool (*is_inside)(int rank)) {
   double messages = 0;
   uint32_t n_chunks = 1;
@@ -304,7 +304,7 @@ TEST_CASE("planner: sums go once from rack to rack where little fits between the
   const Algo algo = planner.choose(call);
   CHECK(algo_name(algo) == std::string("racks"));
   CHECK(share_sent(in_two_racks, 4, algo, [](int rank) { return rank % 2 == 0; }) == 1);
-  // Otherwise nobody goes there.
+  // Otherwise `racks` is not chosen.
   for (const uint32_t other : {0u, 2u}) {
     const std::vector<RankLocation> locations(4, RankLocation{{}, {}, 1, kGigabit});
     std::vector<RankLocation> mixed = locations;
@@ -357,7 +357,7 @@ TEST_CASE("planner: a slow host sends what it has and no more") {
 
 TEST_CASE("planner: names of algorithms, and what it says of others") {
   CHECK(parse_algo("").value() == Algo::kAuto);
-  CHECK(parse_algo("star").value() == algo_named("linear"));  // as they were called before
+  CHECK(parse_algo("star").value() == algo_named("linear"));  // their former names
   CHECK(parse_algo("halving").value() == algo_named("circulant"));
   CHECK(parse_algo("rabenseifner").value() == algo_named("circulant"));
   const auto wrong = parse_algo("comb");

@@ -1,4 +1,4 @@
-// Prices: what a file may say, and what is said of a bad one.
+// Prices: what a file may say, and how a bad one is reported.
 #include <stdlib.h>
 
 #include <filesystem>
@@ -12,7 +12,7 @@ using namespace tutti;
 
 namespace {
 
-// A directory of its own, which is the user's configuration meanwhile.
+// A directory that serves as the user's configuration meanwhile.
 struct Place {
   std::filesystem::path top;
   Place() {
@@ -61,7 +61,7 @@ TEST_CASE("prices: a file may name another one that describes the network, besid
   REQUIRE(list.value().network);
   CHECK(list.value().network->find_host("c") == 2);
   CHECK(list.value().network_file == "racks.json");
-  const std::filesystem::path elsewhere = place.top / "elsewhere.json";  // anywhere, if all of its way is given
+  const std::filesystem::path elsewhere = place.top / "elsewhere.json";  // anywhere, if the path is absolute
   std::filesystem::rename(place.top / "tutti/racks.json", elsewhere);
   place.write("tutti/tuning", "network = " + elsewhere.string());
   CHECK(find_prices());
@@ -77,7 +77,7 @@ TEST_CASE("prices: a file that is found by itself is no link and nobody else's")
   const auto linked = find_prices();
   REQUIRE(!linked);
   CHECK(linked.error().message.find(path + " cannot be read: it is a symbolic link") != std::string::npos);
-  setenv("TUTTI_TUNE_FILE", path.c_str(), 1);  // who names it means it
+  setenv("TUTTI_TUNE_FILE", path.c_str(), 1);  // an explicit name is trusted
   CHECK(find_prices());
   unsetenv("TUTTI_TUNE_FILE");
   std::filesystem::remove(path);
@@ -93,7 +93,7 @@ TEST_CASE("prices: a file that is found by itself is no link and nobody else's")
 
 TEST_CASE("prices: what is written is read again, each of them") {
   Prices prices = built_in_prices();
-  double value = 172136980;  // more digits than most have
+  double value = 172136980;  // more digits than most values have
   for (const NamedPrice& price : by_name(prices)) *price.value = value += 0.25;
   const auto list = prices_from_text(to_text(prices), "file");
   REQUIRE(list);

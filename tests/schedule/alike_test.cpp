@@ -1,4 +1,4 @@
-// All-reduces whose ranks are alike: that they are seen to be, and that their proof finds what the whole one finds.
+// All-reduces whose ranks are alike: they are recognised, and their short proof finds what the full one finds.
 #include "schedule/alike.h"
 #include "collectives.h"
 
@@ -43,7 +43,7 @@ std::vector<AlikeCase> alike_cases() {
   return cases;
 }
 
-// The same damage at one of the first ranks and all that are like it.
+// Damages one of the first ranks, and all ranks that are like it in the same way.
 bool damage(std::vector<Schedule>& schedules, Random& random) {
   const int n = static_cast<int>(schedules.size());
   const Symmetry moves(schedules[0].alike, n);
@@ -119,7 +119,7 @@ TEST_CASE("alike: what the whole proof refuses, this one refuses too") {
     const std::string whole = said(checker::check_each(schedules, options));
     if (whole.empty()) continue;
     refused++;
-    if (!are_alike(schedules)) continue;  // then check() proves the whole
+    if (!are_alike(schedules)) continue;  // else check() proves all ranks
     INFO(chosen.name << " n=" << chosen.n << ": " << whole);
     REQUIRE(said(checker::check_alike(schedules, options)) != "");
   }
@@ -130,7 +130,7 @@ TEST_CASE("alike: one rank that is not like the others is seen") {
   const std::vector<AlikeCase> cases = alike_cases();
   for (int i = 0; i < 500; i++) {
     const AlikeCase& chosen = cases[random() % cases.size()];
-    if (chosen.schedules[0].alike.period == chosen.n) continue;  // nobody is like another one
+    if (chosen.schedules[0].alike.period == chosen.n) continue;  // no two ranks are alike
     std::vector<Schedule> schedules = chosen.schedules;
     Schedule& changed = schedules[random() % schedules.size()];
     Lane& lane = changed.lanes[random() % changed.lanes.size()];

@@ -1,5 +1,5 @@
-// The proof of all-reduces among very many ranks, in place and not: at_scale [RANKS [ALGORITHM]], by default of 4096 by
-// all five that know no limit. Prints how long each took and the most memory so far; fails if one is wrong.
+// The proof of all-reduces among very many ranks, in place and not: at_scale [RANKS [ALGORITHM]], by default 4096 ranks
+// and all five algorithms without a limit. Prints the time of each and the peak memory so far; fails if one is wrong.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -33,7 +33,7 @@ Group group_of(int n) {
   return group;
 }
 
-// In as many lanes as the library takes at most.
+// With the largest number of lanes that the library uses.
 struct Named {
   const char* name;
   uint32_t lanes;

@@ -1,4 +1,4 @@
-// What the checker says of wrong schedules that were written by hand, one for every rule it enforces.
+// The checker's verdict on wrong schedules that were written by hand, one for every rule that it enforces.
 #include "schedule/clock.h"
 #include "testing.h"
 
@@ -19,7 +19,7 @@ Slice scratch(uint32_t chunk) {
   return {Buffer::kScratch, chunk};
 }
 
-// One element of `ranks` per rank; all lanes on channel 0.
+// `ranks` has the lanes of each rank; all lanes use channel 0.
 std::vector<Schedule> schedules_of(const std::vector<Lanes>& ranks, uint32_t n_chunks = 1, uint32_t n_scratch = 0) {
   return for_all_ranks(static_cast<int>(ranks.size()), [&](int rank) {
     Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(ranks.size()), .n_chunks = n_chunks};
@@ -34,7 +34,7 @@ std::string said(const std::vector<Lanes>& ranks, const CheckOptions& options = 
   return verdict(schedules_of(ranks), options);
 }
 
-const Step kCopy{.local = in(0), .store = out(0), .completes = true};  // all there is to do for one rank
+const Step kCopy{.local = in(0), .store = out(0), .completes = true};  // a single rank needs nothing else
 
 // Two ranks: 0 sends its part to 1, which adds it up and sends the sum back.
 const Step kGive{.send = 1, .local = in(0)};
@@ -50,7 +50,7 @@ const CheckOptions kBroadcast{.goal = Goal::kBroadcast};
 TEST_CASE("check: right by hand") {
   CHECK(said({{{kCopy}}}) == "");
   CHECK(said({{{kGive, kTake}}, {{kSum}}}) == "");
-  CHECK(said({{{kGive}, {kTake}}, {{kSum}}}) == "");  // give and take on lanes of their own
+  CHECK(said({{{kGive}, {kTake}}, {{kSum}}}) == "");  // give and take on separate lanes
   CHECK(said({{{kGive}, {kTake}}, {{kSum}}}, {.slots = 1, .rounds = 3, .in_place = true}) == "");
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("check: completes is where the sum is complete and nowhere else") {
     CHECK(has(said({{{give, take}}, {{sum}}}), "says complete, but another step did so before"));
   }
   SECTION("two ranks reduce the same") {
-    const Step sum0{.recv = 1, .before = in(0), .store = out(0), .completes = true};  // as rank 1 adds: 0 + 1
+    const Step sum0{.recv = 1, .before = in(0), .store = out(0), .completes = true};  // the same order as rank 1: 0 + 1
     const Step sum1{.recv = 0, .local = in(0), .store = out(0), .completes = true};
     const Step give0{.send = 1, .local = in(0)}, give1{.send = 0, .local = in(0)};
     CHECK(said({{{give0, sum0}}, {{give1, sum1}}}) == "");
@@ -207,13 +207,13 @@ TEST_CASE("check: what is exposed stays as it is until a message says that it wa
   const Step give_back{.send = 0, .local = in(0)},
       other_sum{.recv = 0, .local = in(0), .store = out(0), .completes = true};
   auto schedules = schedules_of({{{give, sum}}, {{give_back, other_sum}}});
-  CHECK(verdict(schedules, {}) == "");  // not in place, nothing is overwritten
+  CHECK(verdict(schedules, {}) == "");  // out of place nothing is overwritten
   const std::string said = verdict(schedules, {.in_place = true});
   CHECK(has(said, "it overwrites what rank"));
   for (Schedule& schedule : schedules) schedule.may_expose = false;
   CHECK(verdict(schedules, {.in_place = true}) == "");
 
-  // Rank 1 answers with the sum: then it has read what was exposed.
+  // Rank 1 answers with the sum, so it has read the exposed data.
   const Step answer{.recv = 0, .send = 0, .local = in(0), .store = out(0), .completes = true};
   const Step take{.recv = 1, .store = out(0)};
   CHECK(verdict(schedules_of({{{give, take}}, {{answer}}}), {.in_place = true}) == "");
@@ -289,7 +289,7 @@ TEST_CASE("check: every rank's buffers have the blocks that its collective gives
 }
 
 TEST_CASE("check: what is gathered in place lies where it belongs") {
-  // Rank 1's input is out[1]; so it may not take rank 0's block to there, and need not keep its own for later.
+  // Rank 1's input is out[1], so it must not receive rank 0's block there, and need not keep its own.
   const Step keep0{.send = 1, .chunk = 0, .local = in(0), .store = out(0)};
   const Step keep1{.send = 0, .chunk = 1, .local = in(0), .store = out(1)};
   const Step take1{.recv = 1, .chunk = 1, .store = out(1)};
@@ -302,7 +302,7 @@ TEST_CASE("check: what is gathered in place lies where it belongs") {
   take0.store = out(1);
   schedules[1].lanes[0].steps = {take0, keep1};
   CHECK(has(verdict(schedules, {.goal = Goal::kAllGather}), "the value is chunk 0 (through all rounds), not 1"));
-  // Rank 0's part of the sum is overwritten, by what belongs there, before it has been given to rank 1.
+  // Rank 0's part of the sum is overwritten, by the right value, before it has been sent to rank 1.
   const Step give{.send = 1, .chunk = 1, .local = in(1)},
       sum{.recv = 1, .chunk = 0, .local = in(0), .store = out(0), .completes = true};
   const Step give_back{.send = 0, .chunk = 0, .local = in(0)},
@@ -326,7 +326,7 @@ TEST_CASE("check: nobody leaves a barrier before all have entered it") {
   CHECK(said_barrier({{{hear1, hear2, tell1, tell2}}, {{tell0, hear0}}, {{tell0, hear0}}}, 3) == "");
   CHECK(has(said_barrier({{{tell1}}, {{hear0}}}),
             "rank 0 leaves the barrier in round 0 without knowing that rank 1 has entered it"));
-  // Rank 1 is let go before rank 2 came.
+  // Rank 1 is released before rank 2 has come.
   CHECK(has(said_barrier({{{hear1, tell1, hear2, tell2}}, {{tell0, hear0}}, {{tell0, hear0}}}),
             "rank 1 leaves the barrier in round 0 without knowing that rank 2 has entered it"));
   CHECK(has(said_barrier({{{tell1, hear1}}, {{hear0, {.send = 0, .local = in(0)}}}}), "a barrier has no data"));
@@ -336,20 +336,20 @@ TEST_CASE("check: nobody leaves a barrier before all have entered it") {
 }
 
 TEST_CASE("check: lanes that share memory need messages to keep their order") {
-  // Lane 1 may copy before or after lane 0 stored.
+  // Lane 1 may copy before or after lane 0 has stored.
   const Step keep{.local = in(0), .store = out(0), .completes = true}, again{.local = out(0), .store = out(0)};
   const std::string one_way = said({{{again}, {keep}}}), other_way = said({{{keep}, {again}}});
   CHECK(one_way != "");
   CHECK(other_way != "");
   // Whichever lane the checker tries first, one of the two only fails because of the order.
   CHECK((has(one_way, "out[0], in no certain order") || has(other_way, "out[0], in no certain order")));
-  // The taking lane overwrites in place what the giving lane has read: ordered by the sum's way there and back.
+  // The taking lane overwrites in place what the giving lane has read: the sum's way there and back orders the two.
   CHECK(said({{{kGive}, {kTake}}, {{kSum}}}, {.in_place = true}) == "");
-  // Rank 1's sum does not wait for rank 0's second reading, so nothing keeps that before the overwriting.
+  // Rank 1's sum does not wait for rank 0's second read, so nothing orders that before the overwriting.
   const std::vector<Lanes> loose = {{{kGive, {.local = in(0), .store = scratch(0)}}, {kTake}}, {{kSum}}};
   CHECK(verdict(schedules_of(loose, 1, 1), {}) == "");
   CHECK_FALSE(verdict(schedules_of(loose, 1, 1), {.in_place = true}) == "");
-  // The same where nobody may read what a rank sends.
+  // The same if nobody may read a rank's memory directly.
   std::vector<Schedule> unexposed = schedules_of({{{again}, {keep}}});
   unexposed[0].may_expose = false;
   const std::string unexposed_way = verdict(unexposed, {});
@@ -359,14 +359,14 @@ TEST_CASE("check: lanes that share memory need messages to keep their order") {
 }
 
 TEST_CASE("check: a deadlock is drawn") {
-  // Both ranks want to receive first.
+  // Both ranks receive first.
   const std::vector<Lanes> stuck = {{{{.recv = 1, .store = out(0)}, {.send = 1, .local = in(0)}}},
                                     {{{.recv = 0, .store = out(0)}, {.send = 0, .local = in(0)}}}};
   CHECK(said(stuck) ==
         "deadlock with 2 slots:\n"
         "  rank 0 lane 0 round 0 step 0 (recv 1 -> out[0]) waits for a message from rank 1\n"
         "  rank 1 lane 0 round 0 step 0 (recv 0 -> out[0]) waits for a message from rank 0");
-  // Rank 1 has done its part and takes no more.
+  // Rank 1 has finished and takes no more messages.
   CHECK(said({{{kGive, kGive, kGive}}, {{{.recv = 0, .local = in(0), .store = out(0), .completes = true}}, {}}},
              {.slots = 1}) ==
         "deadlock with 1 slots:\n"
@@ -387,7 +387,7 @@ TEST_CASE("check: the ring needs its second slot") {
   }
 }
 
-// Clocks share in memory what they have in common.
+// Clocks share the memory of their common parts.
 TEST_CASE("check: what a clock of many lanes learns no other one does") {
   checker::Clock first(1000), second(1000);
   first.set(70, 1);

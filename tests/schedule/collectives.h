@@ -1,4 +1,4 @@
-// All builders in one table, so that sweeps and mutations need not know them one by one.
+// All builders in one table, so that sweeps and mutations need not list them.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ using RankList = const std::vector<int>&;
 using Hosts = std::vector<std::vector<int>>;
 
 struct Builder {
-  const char *name, *algorithm;  // null: of a collective that is done in one way only
+  const char *name, *algorithm;  // null: the collective has only one algorithm
   Goal goal;
   uint32_t min_slots = 1;
   Hosts (*hosts)(RankList order) = nullptr;
@@ -20,7 +20,7 @@ struct Builder {
   bool has_root() const { return traits(goal).has_root; }
   bool in_place() const { return goal != Goal::kAllToAll && goal != Goal::kBarrier; }
   bool rank_order() const { return algorithm != nullptr && algorithm_of(algo_named(algorithm))->keeps_rank_order; }
-  // Whether more lanes, or on GPUs twice as many chunks, make another schedule of it.
+  // Whether more lanes, or on GPUs twice as many chunks, give a different schedule.
   bool has_lanes() const {
     return algorithm != nullptr && (method_of(algorithm, goal).overlaps || std::string_view(name).starts_with("tree"));
   }
@@ -30,7 +30,7 @@ inline int count(RankList order) {
   return static_cast<int>(order.size());
 }
 
-// The ranks in `order` on hosts, of which the i-th has size_of(i) ranks and the last one what is left.
+// The ranks in `order` on hosts: host i has size_of(i) ranks, and the last one the rest.
 template <class SizeOf>
 Hosts hosts_of(RankList order, SizeOf size_of) {
   Hosts hosts;
@@ -50,7 +50,7 @@ inline Hosts growing_hosts(RankList order) {
 inline Hosts big_host_among_small(RankList order) {
   return hosts_of(order, [](size_t host) { return size_t{host == 0 ? 1u : host == 1 ? 5u : 2u}; });
 }
-// Every second of hosts with one and two ranks in turn.
+// Every second host is slow; the hosts have one and two ranks alternately.
 inline Hosts slow_hosts_of(RankList order) {
   const Hosts hosts = hosts_of(order, [](size_t host) { return host % 2 + 1; });
   Hosts slow;

@@ -1,4 +1,4 @@
-// What the schedules of all builders cost: hops, messages, slots, scratch.
+// The costs of all builders' schedules: hops, messages, slots, scratch.
 #include <bit>
 
 #include "collectives.h"
@@ -20,7 +20,7 @@ int hops_of(const std::string& name, int n, uint32_t lanes = 1) {
   return hops(all_ranks(builder(name), natural_order(n), n / 3, lanes));
 }
 
-// Of each chunk.
+// Messages per chunk.
 long sends_of(const std::string& name, int n, uint32_t lanes = 1) {
   const auto schedules = all_ranks(builder(name), natural_order(n), n / 3, lanes);
   return sends(schedules) / schedules[0].n_chunks;
@@ -30,7 +30,7 @@ int ceil_log2(int n) {
   return floor_log2(2 * n - 1);
 }
 
-// Half of the ranks are given away, half of what is left, and so on; of each exchange two messages are on their way at
+// Half of the ranks are handed over, then half of the rest, and so on; in each exchange two messages are in flight at
 // once.
 int circulant_hops(int n) {
   int hops = 0;
@@ -60,7 +60,7 @@ TEST_CASE("hops: what is logarithmic") {
     CHECK(hops_of("circulant all-reduce", n) == 2 * circulant_hops(n));
     const int doubling = hops_of("doubling all-reduce", n);
     CHECK(doubling >= floor_log2(n));
-    CHECK(doubling <= floor_log2(n) + folds);  // fewer where those who have folded in hide behind the others
+    CHECK(doubling <= floor_log2(n) + folds);  // fewer if the folded ranks' hops overlap with others
     CHECK(hops_of("barrier", n) == ceil_log2(n));
   }
 }
@@ -87,7 +87,7 @@ TEST_CASE("messages: nothing is sent more often than it must be") {
            {"ring broadcast", "tree broadcast", "tree broadcast, slow hosts", "ring reduce", "tree reduce",
             "one-shot reduce", "chain reduce", "direct broadcast", "gather", "scatter"}) {
         INFO(name);
-        // The last of a chain hands the sum to the root.
+        // The last rank of a chain sends the sum to the root.
         CHECK(sends_of(name, n, lanes) == once + (name == std::string_view("chain reduce") && n > 1));
       }
       for (const char* name : {"ring all-reduce", "tree all-reduce", "circulant all-reduce", "two-shot all-reduce",
@@ -118,7 +118,7 @@ TEST_CASE("peers: logarithmically many where depth is logarithmic") {
             if (step.send >= 0) peers[static_cast<size_t>(step.send)] = true;
           }
         }
-        const int ways = name == std::string_view("circulant all-reduce") ? 2 : 1;  // there, and back
+        const int ways = name == std::string_view("circulant all-reduce") ? 2 : 1;  // there and back
         CHECK(std::count(peers.begin(), peers.end(), true) <= ways * ceil_log2(n) + 1);
       }
     }
@@ -133,7 +133,7 @@ TEST_CASE("slots: one fewer than it says is a deadlock") {
         const auto schedules = all_ranks(b, natural_order(n), 0, lanes);
         INFO(b.name << " n=" << n << " lanes=" << lanes);
         CHECK(verdict(schedules, {.goal = b.goal, .slots = b.min_slots}) == "");
-        // There must be messages enough to run ahead at all: in an exchange two, in half of a ring one to be passed on.
+        // Running ahead takes enough messages: two in an exchange, and in half of a ring one that is passed on.
         const bool is_circulant = std::string_view(b.name).starts_with("circulant");
         if (n < (is_circulant ? 4 : b.goal == Goal::kAllReduce ? 2 : 3)) continue;
         CHECK(verdict(schedules, {.goal = b.goal, .slots = b.min_slots - 1}).find("deadlock") != std::string::npos);

@@ -1,5 +1,5 @@
-// Mutation: every right schedule that is damaged in one place must be refused. All operators here are harmful wherever
-// they apply, so nothing may slip through.
+// Mutation: every right schedule must be refused once it is damaged in one place. All operators here are harmful
+// wherever they apply, so none may pass.
 #include "collectives.h"
 
 using namespace tutti;
@@ -35,7 +35,7 @@ Subject random_subject(Random& random) {
   return subject;
 }
 
-// Damages step `at` of `steps`; false if it cannot be damaged in this way.
+// Damages step `at` of `steps`; false if this kind of damage does not apply there.
 using Mutate = bool (*)(std::vector<Step>& steps, size_t at, const Subject& subject, Random& random);
 
 bool drop_step(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
@@ -45,12 +45,12 @@ bool drop_step(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
 
 bool repeat_step(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
   const Step step = steps[at];
-  if (step.recv < 0 && step.send < 0) return false;  // a local copy may be made twice
+  if (step.recv < 0 && step.send < 0) return false;  // a local copy may be repeated
   steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(at), step);
   return true;
 }
 
-// Only steps that share a link: others may be independent of each other.
+// Only steps that share a link: other steps may be independent of each other.
 bool swap_steps(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
   const size_t other = below(random, steps.size());
   const bool share_recv = steps[at].recv >= 0 && steps[at].recv == steps[other].recv;
@@ -61,7 +61,7 @@ bool swap_steps(std::vector<Step>& steps, size_t at, const Subject&, Random& ran
 }
 
 bool change_peer(int32_t& peer, const Subject& subject, Random& random) {
-  const int other = static_cast<int>(below(random, subject.schedules.size() + 2)) - 1;  // none, any, one too many
+  const int other = static_cast<int>(below(random, subject.schedules.size() + 2)) - 1;  // none, any rank, one too many
   if (peer < 0 || peer == other) return false;
   peer = other;
   return true;
@@ -105,8 +105,8 @@ bool change_buffer(Slice& slice, Random& random) {
 bool change_local_buffer(std::vector<Step>& steps, size_t at, const Subject& subject, Random& random) {
   const Buffer was = steps[at].local.buffer;
   if (!change_buffer(steps[at].local, random)) return false;
-  // Rank 0 has the same data in in[c] and out[c] of an all-gather; the root in those of a broadcast, but for out[c]
-  // before that is written.
+  // In an all-gather, rank 0 has the same data in in[c] and out[c]; so has the root of a broadcast, except for out[c]
+  // before it is written.
   const auto is_user = [](Buffer buffer) { return buffer == Buffer::kInput || buffer == Buffer::kOutput; };
   const bool is_written = was == Buffer::kOutput || subject.options.in_place;
   const bool has_same =
@@ -120,7 +120,7 @@ bool change_store_buffer(std::vector<Step>& steps, size_t at, const Subject&, Ra
 bool change_before_buffer(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
   return change_buffer(steps[at].before, random);
 }
-// Builders use `before` only where the order matters: all others add up the same, or that order is the ranks'.
+// Builders use `before` only where the order matters; else all orders give the same sum, or it is the ranks' order.
 bool swap_operands(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
   if (steps[at].before.buffer == Buffer::kNone) return false;
   std::swap(steps[at].before, steps[at].local);

@@ -1,4 +1,4 @@
-// Messages that their sender may write where they belong: which they are, and that nobody may still need what is there.
+// Which messages the sender may write directly to their destination, and that nobody may still need what was there.
 #include "catch.h"
 #include "schedule/schedule.h"
 
@@ -20,7 +20,7 @@ bool equal(const Placeable& a, const Placeable& b) {
 }  // namespace
 
 TEST_CASE("placeable: the sums of a two-shot all-reduce, each told when the one before has come") {
-  // Twice: its part is sent; it adds up what comes and sends the sum; the other sum comes.
+  // Twice: sends its part, adds up what it receives, sends the sum and receives the other sum.
   const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0};
   std::vector<Step> steps;
   for (int time = 0; time < 2; time++)
@@ -61,7 +61,7 @@ TEST_CASE("placeable: what is read in place after its sum could have come is ref
   CHECK(verdict({asks, adds}, true).find("may overwrite what this rank still uses") != std::string::npos);
 }
 
-// Rank 1 reads what rank 0 exposes. Rank 2 sends the sum there, and has to know that before.
+// Rank 1 reads data that rank 0 exposes. Rank 2 sends the sum there, and must first know that rank 1 has finished.
 TEST_CASE("placeable: what others may still be reading is not written over") {
   const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0}, kept{Buffer::kScratch, 0};
   const Step take{.recv = 2, .store = out};

@@ -1,4 +1,4 @@
-// Point-to-point schedules from lists that are drawn at random.
+// Point-to-point schedules from random lists.
 #include "testing.h"
 
 using namespace tutti;
@@ -12,7 +12,7 @@ void shuffle(std::vector<int>& list, Random& random) {
   for (size_t i = list.size(); i > 1; i--) std::swap(list[i - 1], list[random() % i]);
 }
 
-// Every rank lists its sends and receives as it likes; pairs match in the order of the lists, so any order will do.
+// Each rank lists its sends and receives in any order: pairs are matched in the order of the lists.
 std::vector<Transfers> random_transfers(int n, size_t n_messages, Random& random) {
   std::vector<Transfers> all(static_cast<size_t>(n));
   for (size_t i = 0; i < n_messages; i++) {
@@ -82,7 +82,7 @@ TEST_CASE("send and receive: one lane per peer and direction, one for itself") {
         "lane 2 step 0: in[1], send 2\n"
         "lane 3: channel 0, 1 steps\n"
         "lane 3 step 0: recv 2 -> out[0]\n");
-  CHECK(schedule.lanes[3].steps[0].chunk == 4);  // the first block after the inputs
+  CHECK(schedule.lanes[3].steps[0].chunk == 4);  // the first block behind the inputs
 }
 
 TEST_CASE("send and receive: lists that do not match are refused") {

@@ -1,5 +1,5 @@
-// What the schedules look like, beyond being right: tree shapes, lanes and channels, traffic, and how many hops the
-// slowest message chain has.
+// The shape of schedules, beyond their correctness: trees, lanes and channels, traffic, and the number of hops in the
+// slowest chain of messages.
 #include <bit>
 
 #include "schedule/double_tree.h"
@@ -89,7 +89,7 @@ TEST_CASE("lanes: as many as asked for, on their channels") {
   CHECK(channels(all_of("direct", Goal::kAllReduce, four, 3)[2]) == Channels{0, 1, 2});
   const auto trees = all_of("tree", Goal::kAllReduce, four);
   CHECK(channels(trees[1]) == Channels{0, 0, 1, 1});  // up and down
-  CHECK(channels(trees[3]) == Channels{0, 1, 1});     // the first one's top
+  CHECK(channels(trees[3]) == Channels{0, 1, 1});     // the top of the first tree
   CHECK(channels(all_of("tree", Goal::kBroadcast, four)[1]) == Channels{0, 1});
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("ring all-reduce: chunk c is complete at position c mod n") {
 
 TEST_CASE("traffic: both trees are loaded alike") {
   for (int n = 1; n <= 33; n++) {
-    // Nobody sends more than one child's worth of everything.
+    // No rank sends more than one child's worth of everything.
     for (const Schedule& schedule : all_of("tree", Goal::kBroadcast, natural_order(n), 4)) CHECK(sends(schedule) <= 8);
     for (const Schedule& schedule : all_of("tree", Goal::kAllReduce, natural_order(n), 4)) CHECK(sends(schedule) <= 16);
   }
@@ -117,7 +117,7 @@ TEST_CASE("hops: no rank waits needlessly") {
     INFO("n=" << n);
     const std::vector<int> order = natural_order(n);
     for (const uint32_t lanes : {1u, 2u, 5u}) {
-      // Side by side lanes overlap entirely.
+      // Parallel lanes overlap entirely.
       CHECK(hops(all_ring_all_reduce(order, lanes)) == 2 * n - 2);
       CHECK(hops(all_of("tree", Goal::kAllReduce, order, lanes)) <= 2 * floor_log2(n));
       CHECK(hops(all_of("tree", Goal::kBroadcast, order, lanes, n / 3)) <= 1 + floor_log2(n - 1));
@@ -125,13 +125,13 @@ TEST_CASE("hops: no rank waits needlessly") {
   }
 }
 
-// Four hosts of four: each host's chunks go round it one after the other.
+// Four hosts of four ranks: each host's chunks go round it one after the other.
 TEST_CASE("hops: where one chunk after the other goes round, one hop of each is hidden behind the next one's first") {
   const std::vector<int> order = natural_order(16);
   const auto hosts = std::vector<std::vector<int>>{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}};
   const auto schedules = for_all_ranks(16, [&](int rank) {
     return schedule_of("hierarchical", Goal::kAllReduce, {order, hosts, {}, {}, rank});
   });
-  // Four trips of three hops there and back, of which two count; and a ring of the hosts in between.
+  // Four rounds of three hops there and back, of which two count; and a ring of the hosts in between.
   CHECK(hops(schedules) == (4 * 2 + 1) + 2 * 3 + (4 * 2 + 1));
 }

@@ -1,4 +1,4 @@
-// Steps that are formulas are the steps that they stand for.
+// Steps given by formulas are the steps that they stand for.
 #include "schedule/alike.h"
 #include "testing.h"
 

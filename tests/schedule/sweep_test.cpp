@@ -1,5 +1,5 @@
-// The proof that the planner leans on: for every number of ranks, of lanes and of slots that it may pick, and for
-// every root, every contribution arrives exactly once and nothing deadlocks.
+// The proof that the planner relies on: for every number of ranks, lanes and slots that it may choose, and for every
+// root, every contribution arrives exactly once and nothing deadlocks.
 #include <cstdio>
 
 #include "collectives.h"
@@ -9,8 +9,8 @@ using namespace tutti::testing;
 
 namespace {
 
-// All of 1 .. 17, and of those above, where a proof takes ten times as long, the sizes that differ in kind. With a
-// sanitizer, which is many times slower, only such sizes.
+// All of 1 .. 17, and above them, where a proof takes ten times as long, sizes that differ in kind. With a sanitizer,
+// which is many times slower, only sizes of that sort.
 std::vector<int> rank_counts() {
   if (!kSanitized) {
     std::vector<int> counts = natural_order(17);
@@ -32,7 +32,7 @@ struct Count {
     checks++;
     const std::string said = verdict(schedules, options);
     if (said.empty()) {
-      SUCCEED();  // without composing the message below each time
+      SUCCEED();  // avoids composing the message below each time
       return;
     }
     INFO(name << ": n=" << schedules.size() << " chunks=" << schedules[0].n_chunks
@@ -46,7 +46,7 @@ CheckOptions options_of(const Builder& builder, int root = 0) {
   return {.goal = builder.goal, .root = root, .rank_order = builder.rank_order()};
 }
 
-// All combinations of rounds and placement.
+// Requires success with all combinations of rounds and placement.
 void require_all(Count& count, const Builder& builder, const std::vector<Schedule>& schedules, CheckOptions options) {
   for (uint32_t rounds : {1u, 3u}) {
     for (bool in_place : {false, true}) {
@@ -56,7 +56,7 @@ void require_all(Count& count, const Builder& builder, const std::vector<Schedul
   }
 }
 
-// One of the combinations. `turn` moves on from root to root and with the lanes, so that all combinations meet
+// With one of the combinations: `turn` advances with the root and the lanes, so that every combination is tried with
 // all of both.
 void require_one(Count& count, const Builder& builder, const std::vector<Schedule>& schedules, CheckOptions options,
                  uint32_t turn) {
@@ -64,7 +64,7 @@ void require_one(Count& count, const Builder& builder, const std::vector<Schedul
   count.require(schedules, options);
 }
 
-// The fewest slots in all combinations: what runs with them runs with more.
+// With the fewest slots in all combinations: what works with them works with more.
 void sweep_without_root(Count& count, const Builder& builder, int n, uint32_t lanes) {
   const std::vector<Schedule> schedules = all_ranks(builder, natural_order(n), 0, lanes);
   CheckOptions options = options_of(builder);

@@ -1,4 +1,4 @@
-// What the schedule suites share.
+// Shared by the schedule suites.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +53,7 @@ inline const Method& method_of(const char* algorithm, Goal goal) {
 inline Schedule schedule_of(const char* algorithm, Goal goal, const tutti::Ranks& ranks) {
   return method_of(algorithm, goal).build(ranks);
 }
-// Of all ranks, on one host.
+// An algorithm's schedules of all ranks, on one host.
 inline std::vector<Schedule> all_of(const char* algorithm, Goal goal, const std::vector<int>& order, uint32_t lanes = 1,
                                     int root = 0) {
   const std::vector<std::vector<int>> hosts{order};
@@ -65,7 +65,7 @@ inline std::vector<Schedule> all_ring_all_reduce(const std::vector<int>& order, 
   return all_of("ring", Goal::kAllReduce, order, lanes);
 }
 
-// "" when the schedules are right, else what the checker says.
+// "" if the schedules are right, else the checker's message.
 inline std::string verdict(const std::vector<Schedule>& schedules, const CheckOptions& options) {
   auto result = check(schedules, options);
   return result ? "" : result.error().message;
@@ -75,7 +75,7 @@ inline int floor_log2(int n) {
   return std::bit_width(static_cast<unsigned>(n)) - 1;
 }
 
-// When the last lane ends if a message takes one unit of time, steps take none and slots abound.
+// When the last lane ends if a message takes one unit of time, steps take none and there are plenty of slots.
 inline int hops(const std::vector<Schedule>& schedules) {
   struct Run {
     int rank;

@@ -1,4 +1,4 @@
-// Networks that the tests know the answers for.
+// Networks for which the tests know the answers.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace tutti::sim::testing {
 
-// A number but for rounding, or for what a formula leaves out.
+// A number up to rounding, or up to what a formula leaves out.
 struct About {
   double value, tolerance;
   friend bool operator==(double number, const About& about) {
@@ -22,14 +22,14 @@ inline About about(double value, double tolerance = 1e-9) {
 
 inline constexpr double kLatencyNs = 2000, kBytesPerNs = 12.5;
 
-// One rank on each host, all hosts in one rack, nothing but the network costs anything.
+// One rank on each host, all hosts in one rack; only the network has costs.
 inline Cluster plain_cluster() {
   Cluster cluster;
   cluster.racks = 1;
   cluster.hosts_per_rack = 4096;
   cluster.local = {kBytesPerNs * 1e9, kLatencyNs, 0, 0};
   cluster.nic = cluster.local;
-  cluster.links.rdma = true;  // any size of a message is as good as another
+  cluster.links.rdma = true;  // makes all message sizes equally good
   cluster.links.slots = 4;
   cluster.links.slot_bytes = 64 << 20;
   return cluster;

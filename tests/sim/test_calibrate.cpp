@@ -1,4 +1,4 @@
-// Costs are found again from the operations that they were taken for.
+// Calibration finds the costs with which the operations were simulated.
 #include "catch.h"
 #include "contains.h"
 #include "networks.h"

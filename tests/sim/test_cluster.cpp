@@ -1,4 +1,4 @@
-// Files that describe networks: what they say, and what is wrong with them.
+// Files that describe networks: their content, and their mistakes.
 #include "catch.h"
 #include "contains.h"
 #include "networks.h"
@@ -111,9 +111,9 @@ TEST_CASE("hosts are found by their names, and are as fast as their slowest NIC"
   faster.exceptions.push_back({.host = 0, .bytes_per_second = 50e9});
   faster.exceptions.push_back({.host = 2, .nic = 0, .bytes_per_second = 50e9});
   CHECK(faster.host_bytes_per_second(0) == about(100e9));
-  CHECK(faster.host_bytes_per_second(2) == about(25e9));  // its other NIC is as it was
+  CHECK(faster.host_bytes_per_second(2) == about(25e9));  // its other NIC is unchanged
   faster.exceptions.push_back({.rack = 0, .bytes_per_second = 50e9});
-  CHECK(faster.rack_bytes_per_second() == about(5e9));  // of the slowest one
+  CHECK(faster.rack_bytes_per_second() == about(5e9));  // that of the slowest one
 }
 
 TEST_CASE("the planner's prices are the cluster's, whatever joins the ranks") {
@@ -123,7 +123,7 @@ TEST_CASE("the planner's prices are the cluster's, whatever joins the ranks") {
     CHECK(within.hop == about(300));
     CHECK(within.turn == about(300 / 1.5));  // three ranks for two CPUs
     CHECK(within.message == about(50));
-    CHECK(within.byte == about(0.01 + 0.5 / 40));  // by the port, at either end
+    CHECK(within.byte == about(0.01 + 0.5 / 40));  // through the port, at either end
   }
   for (const Medium& between : {prices.network, prices.rdma}) {
     CHECK(between.hop == about(kLatencyNs));
@@ -207,7 +207,7 @@ TEST_CASE("more ranks than there is room for, and exceptions for ranks that are 
   Cluster three = uneven_cluster();
   three.racks = 3, three.hosts_per_rack = 1;
   three.exceptions = {{.host = 2, .bytes_per_second = 1e9}};
-  CHECK(speed_of(network_of(three, 6), "rack 0, out") == about(20));  // the third host is not there
+  CHECK(speed_of(network_of(three, 6), "rack 0, out") == about(20));  // the group does not use the third host
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kBytes = 1 << 20;
 
-// A network's wires are enough of a graph for routes that no network has.
+// A network's wires form a graph general enough for routes that no real network has.
 struct Sharing {
   const Network network;
   Flows flows;
@@ -30,7 +30,7 @@ struct Sharing {
     for (const auto& change : flows.settle(0)) ends[change.id] = change.ends_ns;
   }
   double speed(int id) const { return static_cast<double>(kBytes) / ends.at(id); }
-  // By each wire: what goes through it, and the fastest flow there.
+  // By wire: its load, and its fastest flow.
   std::vector<std::pair<double, double>> load() const {
     std::vector<std::pair<double, double>> loads(network.wires().size());
     for (const auto& [id, route] : routes)
@@ -59,7 +59,7 @@ TEST_CASE("flows share a wire equally, and what some of them cannot use goes to 
   CHECK(sharing.speed(0) == about(kBytesPerNs / 2));
 }
 
-// What max-min fair means: every flow crosses a full wire where nobody is faster.
+// The meaning of max-min fair: every flow crosses a full wire on which no other flow is faster.
 TEST_CASE("every flow has a wire that holds it up, in random graphs") {
   std::mt19937 random(7);
   for (int trial = 0; trial < 50; trial++) {
@@ -73,7 +73,7 @@ TEST_CASE("every flow has a wire that holds it up, in random graphs") {
       }
       sharing.begin(id, wires);
       if (random() % 2 == 0) sharing.settle();
-      // Others take the place of some that have gone.
+      // New flows replace some that have ended.
       if (id > 2 && random() % 4 == 0) {
         const int gone = static_cast<int>(random() % static_cast<uint32_t>(id));
         if (sharing.routes.erase(gone) > 0) sharing.flows.end(gone);

@@ -1,4 +1,4 @@
-// Times against what can be worked out by hand.
+// Simulated times against times computed by hand.
 #include <algorithm>
 #include <numeric>
 
@@ -23,7 +23,7 @@ std::vector<int> natural(int n) {
   return order;
 }
 
-// Each chunk goes along `order` from the root on, as far as there are others.
+// Each chunk goes along `order`, starting at the root, to all others.
 Schedule chain_from(int root, int rank, const std::vector<int>& order, uint32_t n_chunks) {
   const size_t n = order.size(), at = static_cast<size_t>(std::ranges::find(order, rank) - order.begin());
   const int next = order[(at + 1) % n], before = order[(at + n - 1) % n];
@@ -46,10 +46,10 @@ TEST_CASE("a ring takes 2 (n - 1) hops of an n-th of the bytes") {
     const double hop = kLatencyNs + static_cast<double>(part) / kBytesPerNs;
     const SimulatedOperation of{.bytes = part * static_cast<uint64_t>(n)};
     CHECK(ns_of(network_of(plain_cluster(), n), of, Algo::kRing) == about(2 * (n - 1) * hop));
-    // All-gather and reduce-scatter are half of it.
+    // All-gather and reduce-scatter are half of an all-reduce.
     for (const Collective half : {Collective::kAllGather, Collective::kReduceScatter})
       CHECK(ns_of(network_of(plain_cluster(), n), {half, of.bytes}, Algo::kRing) == about((n - 1) * hop));
-    // In slots of a quarter: four rounds.
+    // In slots of a quarter of that: four rounds.
     Cluster in_rounds = plain_cluster();
     in_rounds.links.slot_bytes = part / 4;
     const double quarter = kLatencyNs + part / 4 / kBytesPerNs;
@@ -63,7 +63,7 @@ TEST_CASE("recursive doubling takes log2 n hops of all bytes") {
   CHECK(ns_of(network_of(plain_cluster(), 16), of, algo_named("doubling")) == about(4 * hop));
 }
 
-// Both trees at once, up and down; nothing is as good as free to send.
+// Both trees at once, up and down; sending so little is almost free.
 TEST_CASE("trees take twice their height in hops") {
   for (const int height : {1, 2, 3, 5}) {
     const double ns = ns_of(network_of(plain_cluster(), (2 << height) - 1), {.bytes = 8}, Algo::kTree);
@@ -109,7 +109,7 @@ TEST_CASE("a death is heard of hop by hop; who is done by then has its result") 
   for (const int rank : {0, 1, 2, 4, 5, 6, 7, 8})
     CHECK(early.value().ends_ns[static_cast<size_t>(rank)] == about(5000 + std::abs(rank - 3) * kLatencyNs));
   CHECK(early.value().ns == about(5000 + 5 * kLatencyNs));
-  // Those before it are done; those behind hear of it before their last chunks come.
+  // The ranks before it are done; those behind it are told before their last chunks come.
   const double end = alive.value().ends_ns[3];
   const auto late = with_death(end + 1);
   REQUIRE(late);
@@ -129,8 +129,8 @@ TEST_CASE("a death is heard of hop by hop; who is done by then has its result") 
   CHECK(contains(with_death(5000).error().message, "waits forever"));
 }
 
-// Rank 0, the last of the chain, is slow, and dies while rank 1, on the same host, waits for their only CPU, which it
-// gives up whenever the root has sent nothing new.
+// Rank 0, the last of the chain, is slow, and dies while rank 1, on the same host, waits for their only CPU, which
+// rank 0 gives up whenever the root has sent nothing new.
 TEST_CASE("who dies at work leaves its CPU to others") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2, cluster.cpus.per_host = 1, cluster.links.slots = 128;
@@ -169,11 +169,11 @@ TEST_CASE("what does not fit the caches costs more for each byte that is moved o
     cluster.cpus.cache_bytes = cache_bytes;
     return ns_of(network_of(cluster, 2), {.bytes = kAllBytes}, Algo::kRing);
   };
-  CHECK(ns_with(0) == about(2 * hop));  // room for all
+  CHECK(ns_with(0) == about(2 * hop));  // everything fits the cache
   CHECK(ns_with(2 * kAllBytes) == about(2 * hop));
-  // Four times half of it is sent or received, and twice that is read to be added up.
+  // Four times half of it is sent or received, and twice that is read for the sums.
   CHECK(ns_with(2 * kAllBytes - 1) == about(2 * hop + (4 + 2) * 0.05 * part));
-  cluster.ranks_per_host = 3;  // of which there are two, in the same caches
+  cluster.ranks_per_host = 3;  // two of them are used, in the same caches
   CHECK(ns_with(4 * kAllBytes) == ns_with(0));
   CHECK(ns_with(4 * kAllBytes - 1) > ns_with(0));
 }
@@ -189,13 +189,13 @@ TEST_CASE("who sends waits for a free slot") {
   const Job job{.schedule = [&](int rank) { return chain_from(0, rank, order, kChunks); }, .block_elems = 16 * kChunks};
   const auto outcome = run(network_of(cluster, 2), job);
   REQUIRE(outcome);
-  // The last message leaves when the one that had its slot was taken.
+  // The last message leaves when the previous message in its slot has been taken.
   const double taken = kMessageNs + kLatencyNs + (kChunks - kSlots) * kSlowdown * kMessageNs;
   CHECK(outcome.value().ends_ns[0] == about(taken + kMessageNs, 1e-6));
   CHECK(outcome.value().ns == about(taken + kSlots * kSlowdown * kMessageNs, 1e-6));
 }
 
-// A ring of two halves of 1 MiB: each goes twice, in so many messages of each lane.
+// A ring of two halves of 1 MiB: each is sent twice, in several messages per lane.
 TEST_CASE("messages are as long as the library's, whatever joins the ranks") {
   struct Joined {
     const char* by;
@@ -230,7 +230,7 @@ TEST_CASE("two lanes keep a network busy while each waits for its messages") {
     Cluster cluster = plain_cluster();
     cluster.links.slots = cluster.links.slot_bytes = 0;
     CHECK(ns_of(network_of(cluster, kRanks), of, algo_named(name)) < 1.05 * bound);
-    cluster.nic.bytes_per_second /= 10;  // so that one lane is enough
+    cluster.nic.bytes_per_second /= 10;  // now one lane is enough
     CHECK(ns_of(network_of(cluster, kRanks), of, algo_named(name)) < 1.15 * 10 * bound);
   }
 }
@@ -255,7 +255,7 @@ TEST_CASE("a slow wire holds the ring up for each of its chunks") {
   const double ns = ns_of(network_of(cluster, kRanks), of, Algo::kRing);
   CHECK(ns >= ticks * part / slow + kLatencyNs);
   CHECK(ns <= ticks * (kLatencyNs + part / slow) + kRanks * (kLatencyNs + part / kBytesPerNs));
-  // The other way round nothing goes.
+  // No data go in the other direction.
   cluster.exceptions = {{.from_host = 3, .to_host = 2, .bytes_per_second = slow * 1e9}};
   CHECK(ns_of(network_of(cluster, kRanks), of, Algo::kRing) == about(ticks * (kLatencyNs + part / kBytesPerNs)));
 }
@@ -323,7 +323,7 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
         const Algo algo = algo_named(name);
         SimulatedOperation of{.bytes = static_cast<uint64_t>(n) << 15};
         const auto few = run(network, of, algo);
-        of.traces = true;  // which wants all of them
+        of.traces = true;  // traces need all ranks
         const auto all = run(network, of, algo);
         REQUIRE(few);
         REQUIRE(all);
@@ -336,7 +336,7 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
         CHECK(few.value().events < all.value().events);
         CHECK(few.value().wire_bytes == all.value().wire_bytes);
       }
-  // Nobody is like a rank that is slow.
+  // No rank is like a slow one.
   Cluster cluster = even_cluster(64);
   cluster.exceptions = {{.rank = 5, .slowdown = 3}};
   SimulatedOperation of{.bytes = 1 << 20};
@@ -367,7 +367,7 @@ TEST_CASE("schedules that do not fit together are told of") {
   const auto alone = run(network, job);
   REQUIRE(!alone);
   CHECK(contains(alone.error().message, "only rank"));
-  // Both of its lanes.
+  // In both of its lanes.
   job.schedule = [&](int rank) {
     Schedule schedule{.rank = rank, .n_ranks = 2, .n_chunks = 1};
     const Step out{.send = 1, .local = {Buffer::kInput, 0}}, in{.recv = 0, .store = {Buffer::kOutput, 0}};
@@ -377,7 +377,7 @@ TEST_CASE("schedules that do not fit together are told of") {
   const auto shared = run(network, job);
   REQUIRE(!shared);
   CHECK(contains(shared.error().message, "two lanes of rank 0 use the link to rank 1"));
-  // Each waits for the other's first word.
+  // Each rank waits for the other's first message.
   job.schedule = [&](int rank) {
     Schedule schedule{.rank = rank, .n_ranks = 2, .n_chunks = 1};
     schedule.lanes.push_back({0, {Step{.recv = 1 - rank}, Step{.send = 1 - rank, .local = {Buffer::kInput, 0}}}});
@@ -388,7 +388,7 @@ TEST_CASE("schedules that do not fit together are told of") {
   CHECK(contains(forever.error().message, "rank 0 waits forever in lane 0, round 0, step 0"));
 }
 
-// One message there, one back; the ranks have a CPU each, or one for both.
+// One message there, one back; with a CPU for each rank, or one for both.
 TEST_CASE("a CPU that goes on with another rank takes its time") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2;
@@ -399,7 +399,7 @@ TEST_CASE("a CPU that goes on with another rank takes its time") {
     return ns_of(network_of(cluster, 2), {.bytes = 1 << 10}, algo_named("doubling"));
   };
   CHECK(ns_with(2) == about(20 + 100 + 20, 1e-5));
-  // The second one sends after a switch, receives what has come meanwhile, and its own message arrives.
+  // The second rank sends after a switch, receives what has arrived meanwhile, and its own message arrives.
   CHECK(ns_with(1) == about(20 + 700 + 20 + 100 + 700 + 20, 1e-5));
 }
 
@@ -417,7 +417,7 @@ TEST_CASE("what is not worked out beforehand costs something before it begins") 
   CHECK(ns_of(network, {.bytes = 64 << 10, .row = 3}, Algo::kRing) -
             ns_of(free, {.bytes = 64 << 10, .row = 3}, Algo::kRing) ==
         about(300, 1e-5));
-  cluster.links.slot_bytes = 256;  // so that 4 KiB take several rounds
+  cluster.links.slot_bytes = 256;  // makes 4 KiB take several rounds
   const Network in_rounds = network_of(cluster, 2);
   cluster.cpus.operation_ns = 0;
   const double free_ns = ns_of(network_of(cluster, 2), {.bytes = 4 << 10}, Algo::kRing);

@@ -1,4 +1,4 @@
-// Messages over TCP, operations in a row, and what shapes a network, against what can be worked out by hand.
+// Messages over TCP, operations in a row, and traffic shaping, against times computed by hand.
 #include <algorithm>
 
 #include "catch.h"
@@ -23,10 +23,10 @@ Cluster tcp_cluster() {
 const Algo kLinear = algo_named("linear");
 
 TEST_CASE("a shaper lets a burst pass after a pause, and then its speed") {
-  Shaper shaper(2, 100);  // bytes a nanosecond, bytes
+  Shaper shaper(2, 100);  // bytes per ns, bytes
   CHECK(shaper.take(40, 0) == 0);
   CHECK(shaper.free_ns(0) == 20);
-  // 10 ns later than that there are 20 bytes of the burst, after long all of it.
+  // 10 ns later 20 bytes of the burst are available again, after a long time all of it.
   CHECK(shaper.take(60, 30) == about(20));
   CHECK(shaper.free_ns(30) == about(30 + 40 / 2.));
   CHECK(shaper.take(160, 1000) == about(100));
@@ -36,7 +36,7 @@ TEST_CASE("a shaper lets a burst pass after a pause, and then its speed") {
 TEST_CASE("over TCP, a host's messages leave in turn") {
   constexpr uint64_t kInput = 32 << 10;
   constexpr double kEachNs = kInput / kBytesPerNs;
-  // When the sum arrives at ranks 1, 2 and 3, after it has left rank 0.
+  // When the sum arrives at ranks 1, 2 and 3, measured from its start at rank 0.
   const auto arrivals = [&](const Cluster& cluster) {
     std::vector<double> ends;
     for (const Span& span : outcome_of(cluster, 4, {.bytes = kInput, .traces = true}, kLinear).spans)
@@ -64,7 +64,7 @@ TEST_CASE("operations in a row: what each after the first one adds") {
   const double each_ns = kInput / kBytesPerNs;
   CHECK(outcome_of(tcp_cluster(), 4, once, kLinear).ns == about(2 * (3 * each_ns + kLatencyNs)));
   CHECK(outcome_of(tcp_cluster(), 4, row, kLinear).ns < 4.5 * each_ns + 2 * kLatencyNs);
-  // In two lanes, of which each does all of them.
+  // In two lanes, each of which does all operations.
   Cluster lanes = tcp_cluster();
   lanes.links.slots = lanes.links.slot_bytes = 0;
   once.bytes = row.bytes = 2 << 20;
@@ -79,7 +79,7 @@ TEST_CASE("what goes in and out by turns finds a burst each time") {
   const SimulatedOperation row{.bytes = kInput, .row = 4};
   const double each_ns = kInput / kBytesPerNs;
   CHECK(outcome_of(cluster, 2, row, kLinear).ns == about(2 * (each_ns + kLatencyNs)));
-  // Each direction rests while the other one is used, for as long as half a message takes.
+  // Each direction is idle while the other one is used, for as long as half a message takes.
   cluster.nic.burst_bytes = kInput / 2;
   CHECK(outcome_of(cluster, 2, row, kLinear).ns == about(2 * (each_ns / 2 + kLatencyNs), 0.1));
   cluster.nic.burst_bytes = kInput;
@@ -98,11 +98,11 @@ TEST_CASE("over TCP on one host a receiver begins while the sender still sends")
     return outcome_of(cluster, 2, {.bytes = bytes}, kLinear).ns;
   };
   const double segment_ns = kTcpMessageBytes * 0.1;
-  // There and back: 6 segments in, and all but the last one out at the same time.
+  // There and back: 6 segments go in, and all but the last one go out at the same time.
   CHECK(ns_of(6 * kTcpMessageBytes, false) == about(2 * 7 * segment_ns, 1e-5));
   CHECK(ns_of(6 * kTcpMessageBytes, true) == about(2 * 12 * segment_ns, 1e-5));
   CHECK(ns_of(kTcpMessageBytes, false) == about(2 * 2 * segment_ns, 1e-5));
-  // Never before it has left as a whole: rank 0 takes ten times as long for what it receives and sends.
+  // But not before the whole message has left: rank 0 takes ten times as long to receive and to send.
   cluster.exceptions = {{.rank = 0, .slowdown = 10}};
   cluster.links.shares_memory = false;
   const Outcome outcome = outcome_of(cluster, 2, {.bytes = 6 * kTcpMessageBytes}, kLinear);
@@ -124,7 +124,7 @@ TEST_CASE("a message that has waited for long costs its receiver more") {
   CHECK(ns_with(1 << 20, 1) == plain_ns);
   CHECK(ns_with(0, 1) == plain_ns);
   CHECK(ns_with(1 << 10, 1) == about(plain_ns + 12 * (4 << 10), 0.2));
-  // What comes from other hosts has not been in these caches.
+  // Data from other hosts have not been in these caches.
   cluster.ranks_per_host = 1, cluster.nic.message_ns = 100;
   const double far_ns = ns_with(0, 0);
   CHECK(ns_with(1 << 10, 1) == far_ns);

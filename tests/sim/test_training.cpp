@@ -1,4 +1,4 @@
-// Steps of training against what can be worked out by hand.
+// Training steps against times computed by hand.
 #include "catch.h"
 #include "networks.h"
 #include "sim/training.h"
@@ -19,7 +19,7 @@ TEST_CASE("buckets are filled from the last tensor on") {
   CHECK(bucket_up(tensors, 1000).size() == 1);
 }
 
-// Forward until 100, backward until 300; gradients are ready at 200 and 300.
+// Forward pass until 100, backward pass until 300; gradients are ready at 200 and 300.
 TEST_CASE("what the network does while gradients are computed costs nothing") {
   const std::vector<Bucket> buckets = {{10, 0.5}, {20, 1}};
   const auto step = [&](double ns_of_byte) {
@@ -31,7 +31,7 @@ TEST_CASE("what the network does while gradients are computed costs nothing") {
   CHECK(step(0).efficiency == about(1));
   CHECK(step(1).ns == about(300 + 20));
   CHECK(step(1).communicates_ns == about(30));
-  // The second bucket waits for the first one's end.
+  // The second bucket waits for the first one.
   CHECK(step(20).ns == about(200 + 200 + 400));
   CHECK(step(20).efficiency == about(300.0 / 800));
   const auto failed = step_time(buckets, 300, [](uint64_t) -> Result<double> { return Error{}; });

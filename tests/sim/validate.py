@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUPS = ("shm:2", "shm:4", "shm:8", "tcp:2", "tcp:4", "tcp:8", "2x1", "4x1", "8x1", "4x2")
 SIZES = {"here": "64M", "network": "4M"}  # the largest; from 256 bytes on, times 4; simulated from 1 KiB on
 TIE = 1.05
-# The others are one of these where hosts have one rank, or there is one host.
+# The other algorithms equal one of these if hosts have one rank, or if there is only one host.
 ALGORITHMS = ("ring", "tree", "direct", "circulant", "doubling", "oneshot", "linear")
 
 
@@ -45,12 +45,12 @@ def read(folder, group):
 
 
 def asked_sizes(jobs):
-    """Of all-reduces: every other one, of which nothing is learned."""
+    """Every other size of all-reduce; these are not learned from."""
     return sorted({sample["bytes"] for job in jobs for sample in job if sample["collective"] == "AllReduce"})[1::2]
 
 
 def times_of(jobs):
-    """Microseconds of each all-reduce that was not learned from, (bytes, algorithm): the medians of the jobs."""
+    """Microseconds of each all-reduce at these sizes, by (bytes, algorithm): the medians of the jobs."""
     found, asked = {}, asked_sizes(jobs)
     for job in jobs:
         for sample in job:
@@ -60,7 +60,7 @@ def times_of(jobs):
 
 
 def learn(build, folder, kind, groups):
-    """Writes the hosts on which the groups ran."""
+    """Writes the description of the hosts on which the groups ran."""
     learned = []
     for group in groups:
         jobs = read(folder, group)
@@ -87,7 +87,7 @@ def simulate(build, hosts, n_ranks, points):
 
 
 def judge(times, guesses):
-    """The errors, and how much longer than the fastest the named one takes, wherever that is more than a tie ahead."""
+    """The errors, and how much longer than the fastest the predicted one takes, wherever that leads by more than a tie."""
     errors = [abs(guesses[point] / times[point] - 1) for point in times if point in guesses]
     named = []
     for size in {point[0] for point in times}:
@@ -122,7 +122,7 @@ def main():
         for (size, algorithm), us in sorted(times.items()):
             guess = guesses[size, algorithm]
             print(f"{group:6} {size:9} {algorithm:17} {us:14.2f} {guess:15.2f} {100 * (guess / us - 1):+5.0f}%")
-        # No simulator can be nearer than the machine is to itself.
+        # No simulator can be closer to the machine than the machine is to itself.
         for name, verdict in (("simulated", judge(times, guesses)), ("itself", judge(times_of(jobs[::2]), times_of(jobs[1::2])))):
             for total, part in zip(totals[name], verdict):
                 total += part
