@@ -1,5 +1,5 @@
-// Where tests find what the build has put beside their program. A path that is compiled in would keep clones of the
-// tree from sharing objects through the compiler's cache.
+// Finds files that the build puts beside a test program. A path that is compiled in would keep clones of the tree from
+// sharing objects through the compiler cache.
 #pragma once
 
 #include <filesystem>

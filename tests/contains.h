@@ -1,4 +1,4 @@
-// What tests look for in messages.
+// Searching for a text in a message.
 #pragma once
 
 #include <string>

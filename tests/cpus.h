@@ -1,4 +1,4 @@
-// On which CPUs a test's thread runs.
+// Which CPUs a test's thread runs on.
 #pragma once
 
 #include <sched.h>
@@ -7,7 +7,7 @@
 
 namespace tutti_test {
 
-// Those that the calling thread may run on, in order.
+// The CPUs that the calling thread may use, in order.
 inline std::vector<int> cpus_here() {
   cpu_set_t set;
   std::vector<int> cpus;
@@ -17,7 +17,7 @@ inline std::vector<int> cpus_here() {
   return cpus;
 }
 
-// Lets the calling thread run on these only; false if it cannot.
+// Restricts the calling thread to these CPUs; false if that is impossible.
 inline bool stay_on(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);

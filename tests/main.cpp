@@ -3,7 +3,7 @@
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
-// As with v3, a filter that no test matches is a failure.
+// As in v3, a filter that matches no test is a failure.
 int main(int argc, char** argv) {
   Catch::Session session;
   session.configData().warnings = Catch::WarnAbout::NoTests;

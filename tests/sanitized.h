@@ -1,5 +1,5 @@
-// Which sanitizer this build has: for tests that do less then, since each slows them down tenfold, and for those that
-// it does not let through.
+// Which sanitizer this build has: for tests that do less then, because each slows them down tenfold, and for tests that
+// cannot run under one.
 #pragma once
 
 #if defined(__has_feature)

@@ -31,7 +31,7 @@ run "$tool" -b 8 -e 8
 check "one rank" 0 'procs N or -t N'
 run env SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 "$tool" -t 2 -b 8 -e 8
 check "threads in a batch script of Slurm's" 0 '# Out of bounds values : 0 OK'
-# 4,000 stacks are 32 GB. Sanitizers need more than that for themselves.
+# 4,000 stacks are 32 GB. Sanitizers need more address space than the limit for themselves.
 few_addresses() { sh -c 'ulimit -v 4000000 && exec "$@"' sh "$@"; }
 if few_addresses "$tool" -t 2 -b 8 -e 8 >"$tmp/none" 2>&1; then
   run few_addresses "$tool" -t 4000 -b 8 -e 8
@@ -59,7 +59,7 @@ done
 status=$?
 check "json on stdout" 0 '^{'
 
-# Rank 1 alone has no room for its buffers. Sanitizers have none for themselves then.
+# Only rank 1 has no room for its buffers. With sanitizers the program could not even start.
 if (ulimit -v 900000; "$tool" -h >"$tmp/out" 2>&1); then
   port=$((20000 + $$ % 20000))
   for rank in 0 1; do
@@ -93,7 +93,7 @@ check "closed stdout" 3 'stdout is closed'
 status=$(cat "$tmp/status")
 check "a reader that goes away" 3 'cannot be written'
 
-# Starts three processes that never end, and waits until the table has begun.
+# Starts three processes that never end, and waits until their table has begun.
 start_endless() {
   rm -f "$tmp/table"
   "$tool" --procs 3 -b 64K -e 64K -N 0 "$@" >"$tmp/table" 2>"$tmp/out" &
@@ -104,7 +104,7 @@ start_endless() {
   done
   children=$(awk '/Rank/ { print $7 }' "$tmp/table")
 }
-# A zombie has ended: its new parent just has not asked how.
+# A zombie has ended; its new parent just has not reaped it.
 runs() { kill -0 "$1" 2>"$tmp/none" && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>"$tmp/none"; }
 all_gone() {
   for child in $children; do
@@ -126,7 +126,7 @@ python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); sys.exit(not (d[
 status=$?
 check "terminated with -J: what was measured until then is there" 0 ''
 
-# As nohup starts it. Of two signals that are there the hangup would come first.
+# As nohup starts it. Of two pending signals the hangup would come first.
 trap '' HUP
 start_endless
 trap - HUP
@@ -145,7 +145,7 @@ check "a rank that is killed" 3 'rank 1 (pid [0-9]*) was killed by signal 9'
 check "the others name it" 3 '\[rank 0\].*rank 1'
 all_gone "a rank that is killed"
 
-# Whose parent ignores SIGCHLD.
+# With a parent that ignores SIGCHLD.
 run timeout 60 python3 -c 'import os, signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.execv(sys.argv[1], sys.argv[1:])' "$tool" --procs 2 -b 8 -e 8
@@ -153,7 +153,7 @@ check "children that nobody wants to hear of" 0 '# Out of bounds values : 0 OK'
 
 start_endless --grace 1
 kill -STOP "$(echo "$children" | sed -n 3p)"
-# Not SEGV, which sanitizers turn into an exit of their own.
+# Not SEGV, which sanitizers turn into an exit.
 kill -ABRT "$(echo "$children" | sed -n 2p)"
 wait $pid
 status=$?

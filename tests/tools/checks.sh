@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# To be sourced by tests of programs: $tmp is a folder that goes at the end, $failures counts.
+# To be sourced by tests of programs: $tmp is a folder that is removed at the end, $failures counts.
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 failures=0
@@ -8,7 +8,7 @@ run() {
   "$@" >"$tmp/out" 2>&1
   status=$?
 }
-# check NAME STATUS TEXT: the last run's exit status, and a text that its output has.
+# check NAME STATUS TEXT: the last run must have had this exit status, and this text in its output.
 check() {
   if [ "$status" -ne "$2" ]; then
     echo "FAILED $1: exit status $status instead of $2"

@@ -41,7 +41,7 @@ def planted_result():
                 ("cma", "floor", "floor"), ("bounce", "floor", "floor")]
     times = {"tutti": [9, 2, 3], "registered": [1], "openmpi": [8], "openmpi ucx": [4, 6], "mpich": [7], "mapped": [0.5],
              "cma": [2], "bounce": [1.5]}
-    later = {name: [10.0] for name in times} | {"mpich": []}  # it failed there
+    later = {name: [10.0] for name in times} | {"mpich": []}  # it failed in the second batch
     return {"op": "all_reduce", "ranks": 2, "cpus": 2, "transport": "shm", "repeats": 3, "limits": {}, "notes": ["a note"],
             "programs": [{"name": n, "library": lib, "kind": kind} for n, lib, kind in programs],
             "samples": {"fresh": {"4096": times, "8": later}},
@@ -121,7 +121,7 @@ def test_shared_cpus(scratch):
 
 
 def test_kept(scratch):
-    """What took minutes to measure is not lost to what goes wrong afterwards."""
+    """Measurements that took minutes are not lost if something fails afterwards."""
     planted = planted_result()
     for batch, before in zip(planted["batches"], (0.04, 9.0, 9.0, 9.0) * 5):
         batch["exchange_us"] = [before, 9.0]
@@ -153,7 +153,7 @@ def chosen_options(**changes):
 
 
 def test_programs():
-    """Nothing is run."""
+    """Which programs are chosen, without running any."""
     def names(**changes):
         return [p.name for p in programs.programs_for(chosen_options(**changes), programs.LIBRARIES)]
 
@@ -178,7 +178,7 @@ def test_programs():
 
 
 def test_missing(tool, scratch):
-    """What is not there is told, and not measured."""
+    """A missing peer is reported, and not measured."""
     peers, build.PEERS = build.PEERS, scratch / "no peers"
     notes = []
     wheels = list(build.WHEELS)
@@ -224,7 +224,7 @@ def children_of(pid):
     try:
         return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     except OSError:
-        return []  # it ended meanwhile
+        return []  # it has ended meanwhile
 
 
 def busy_children(pid):
@@ -236,7 +236,7 @@ def busy_children(pid):
             if pathlib.Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8") == wanted:
                 found.append(child)
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it has ended meanwhile
     return found
 
 
@@ -248,13 +248,13 @@ def wait_until(what, holds):
 
 
 def obey_signals():
-    """A shell, or nohup, may have started this with them ignored."""
+    """A shell, or nohup, may have started this script with the signals ignored."""
     for sign in (signal.SIGINT, signal.SIGHUP):
         signal.signal(sign, signal.SIG_DFL)
 
 
 def test_busy(folder):
-    """They run meanwhile, and none outlives the tool, whatever ends it; nor does the program that it measures."""
+    """Busy processes run during a measurement; whatever ends the tool ends them, and the measured program, too."""
     script = "import busy, time\nwith busy.busy(2):\n    time.sleep(1000)"
     tool = [str(ROOT / "tools/compare"), "--build", str(folder), "--no-install", "--only", "floor", "--busy", "2",
             "--seconds", "1000", "--sizes", "8"]
@@ -285,7 +285,7 @@ def run(command, status=0):
 
 
 def test_driver(scratch):
-    """The driver finds what is wrong, in both modes, and says so."""
+    """The driver finds wrong results in both modes, and reports them."""
     program = scratch / "wrong"
     sources = [ROOT / "tests/tools/compare_wrong.cpp", *(ROOT / "tools/peers" / name for name in build.DRIVER)]
     compiler = os.environ.get("CXX", "c++").split()
@@ -319,21 +319,21 @@ def compare_output(folder, *arguments, status=0):
 
 
 def test_compare(folder, scratch):
-    """Tutti and the floors, which need no peer; whatever they print is checked by them."""
+    """Tutti and the floors, which need no peer; the tool checks whatever they print."""
     memory = {"mapped", "cma", "bounce"}
     runs = [("all_reduce", "2", "shm", memory, "2"), ("all_reduce", "3", "tcp", {"sockets"}, "1"),
             ("broadcast", "3", "shm", memory, "1"), ("all_gather", "3", "shm", memory, "1"),
             ("reduce_scatter", "2", "tcp", {"sockets"}, "1"), ("reduce", "3", "shm", memory, "1"),
             ("reduce", "3", "tcp", {"sockets"}, "1"), ("all_to_all", "3", "shm", memory, "1"),
             ("all_to_all", "3", "tcp", {"sockets"}, "1")]
-    # What the hardware does is the same for all of them.
+    # The hardware behaves the same for all of them.
     for op, ranks, transport, floors, repeats in runs:
         result = compare(folder, scratch, "--only", "tutti,floor", "--op", op, "--ranks", ranks, "--transport", transport,
                          "--sizes", "8,20000,300K", "--registered", "--cpus", "any", "--repeats", repeats,
                          *([] if op == "all_reduce" else ["--no-limits"]))
         if result is None:
             continue
-        # Some systems let no process read another's memory.
+        # Some systems do not let a process read another's memory.
         wanted = {"tutti", "registered"} | {floor for floor in floors if not any(floor in note for note in result["notes"])}
         for mode in ("reused", "fresh"):
             rows = result["rows"][mode]
@@ -348,7 +348,7 @@ def test_compare(folder, scratch):
 
 
 def test_hosts(folder, scratch):
-    """Whatever ends it, no namespace is left."""
+    """Whatever ends the tool, no namespace is left."""
     def namespaces():
         return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
 
@@ -362,7 +362,7 @@ def test_hosts(folder, scratch):
 
 
 def test_against(folder, scratch):
-    """An old build is measured, and nothing else under its name."""
+    """An old build is measured, and no other one under its name."""
     old = scratch / "libold.so"
     shutil.copy(folder / "libtutti.so", old)
     arguments = ("--only", "tutti", "--sizes", "8", "--registered", "--cpus", "any", "--reused", "--row", "20")

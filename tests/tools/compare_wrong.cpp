@@ -1,7 +1,7 @@
-// A library whose all-reduce may be wrong, under the driver of tools/compare: what is wrong has to be found.
+// A library whose all-reduce may be wrong, under the driver of tools/compare, which must find the mistake.
 //   --variant right     nothing
 //   --variant last      the last element, always
-//   --variant stale     from the tenth operation on the output is left as it is
+//   --variant stale     from the tenth operation on the output is not written
 #include "../../tools/peers/bench.h"
 
 namespace {

@@ -1,10 +1,10 @@
 #!/bin/sh
-# corrupted.sh FOLDER SHIM: with a library that does wrong, the tools count it on each rank and fail.
+# corrupted.sh FOLDER SHIM: with a faulty library the tools count the mistakes on each rank and fail.
 set -u
 folder=$1
 shim=$2
 
-# check COLLECTIVE WRONG TEXT ARGS...: how many are wrong on two ranks, out of place and in place, and what is said.
+# check COLLECTIVE WRONG TEXT ARGS...: the number of wrong results on two ranks, out of place and in place, and a message.
 check() {
   collective=$1 wrong=$2 text=$3
   shift 3
@@ -20,7 +20,7 @@ check all_reduce 4 '1\] 1 wrong: 1024 bytes bfloat16 sum root -*[0-9]*, in place
 check reduce_scatter 4 '0\] 1 wrong: 1024 bytes float sum root -*[0-9]*, in place'
 check gather 2 '1\] 1 wrong: 1024 bytes float none root 0, in place'
 check alltoall 256 '1\] 128 wrong: 1024 bytes float none root -*[0-9]*, out of place'
-# 255 floats are the most that a rank has here: 1 byte after that, and 1 in the middle of the other rank's buffer.
+# A rank has at most 255 floats here: 1 byte behind them is wrong, and 1 in the middle of the other rank's buffer.
 check alltoallv 2 '1\] 1 wrong: 1020 bytes float none root -*[0-9]*, out of place'
-# The other rank may be late by itself, so more than one try.
+# The other rank may be late anyway, so there is more than one try.
 check barrier 1 '[01]\] tuttiBarrier returned before the last rank' -c 50

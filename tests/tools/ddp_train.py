@@ -13,7 +13,7 @@ STEPS = 30
 
 
 class Run:
-    """One training run: its exit status, what it wrote, and its figures if it came to the end."""
+    """One training run: its exit status, what it wrote, and its figures if it finished."""
 
     def __init__(self, *arguments, env=None):
         with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def a_rank_dies(one):
         run = Run("--procs", 3, "--die", f"{victim}@10", "--no-overlap")
         run.check(run.status == 0 and f"rank {victim} was killed by signal 9" in run.output, "the others end well")
         run.check(f"continuing with 2" in run.output and run.figures["ranks"] == 2, "two go on")
-        # What rank 0 had logged is lost with it.
+        # Rank 0's log is lost with it.
         run.check(set(run.losses) >= set(range(11, STEPS + 1)), "all further steps are there")
         run.check(run.distance(one) < 1e-4, "nothing but rounding tells the loss of a rank")
         run.check(run.figures["samples_per_second"] > 0, "says how fast those were that are left")
@@ -113,7 +113,7 @@ def wrong_usage():
 
 
 def many_parts(folder):
-    """Of a batch that times its parts is more than an int holds."""
+    """The product of the batch size and its number of parts does not fit an int."""
     text = folder / "text"
     text.write_text("0123456789" * 110000)
     run = Run("--procs", 1, "--steps", 1, "--data", text, "--batch", 2**20, "--accumulate", 4096, "--layers", 0, "--embedding", 1,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# doctor.sh TUTTI_DOCTOR: what it finds where all is well, where something is missing, and between ranks.
+# doctor.sh TUTTI_DOCTOR: what it reports where all is well, where something is missing, and between ranks.
 set -u
 doctor=$1
 tmp=$(mktemp -d)
@@ -41,7 +41,7 @@ expect '-> only this host is checked'
 TUTTI_TRACE_DIR=/nonexistent "$doctor" >"$tmp/out" 2>&1 || { echo 'a folder for traces is needed'; failed=1; }
 expect '^warn +/nonexistent'
 
-# Where a host cannot reach itself, which is also told by what fails for it.
+# On a host that cannot reach itself: the doctor also names what fails for that reason.
 without_lo='ip link add tutti-lo0 type veth peer name tutti-lo1 && ip addr add 10.9.9.1/24 dev tutti-lo0 &&
   ip link set tutti-lo0 up && ip link set tutti-lo1 up'
 if unshare -n sh -c "$without_lo" 2>/dev/null; then
@@ -51,7 +51,7 @@ if unshare -n sh -c "$without_lo" 2>/dev/null; then
   expect '^BAD +data over tcp .*connect to 127.0.0.1.*: ip link set lo up'
 fi
 
-# In a cgroup whose outer one has a quota, where one can be made.
+# In a cgroup whose parent has a quota, if one can be made.
 group=$(sed -nE 's#^[0-9]+:(([^:]*,)?cpu(,[^:]*)?):(.*)#/sys/fs/cgroup/\1\4#p; s#^0::#/sys/fs/cgroup#p' /proc/self/cgroup |
   head -n 1)/tutti-doctor.$$
 if mkdir -p "$group/inner" 2>/dev/null; then
@@ -64,7 +64,7 @@ if mkdir -p "$group/inner" 2>/dev/null; then
   rmdir "$group/inner" "$group"
 fi
 
-# Ranks of a launcher; the third call gives one of them another setting.
+# Ranks of a launcher; in the third call one of them has a different setting.
 job() {
   port=$((20000 + ($$ + $1) % 20000))
   shift

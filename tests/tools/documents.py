@@ -53,7 +53,7 @@ def commands():
 
 
 class Folder:
-    """Where commands run: links to what is in the root, build/ and a home of its own."""
+    """Where commands run: links to the files of the root, build/, and a separate home."""
 
     def __init__(self, build):
         self.scratch = tempfile.TemporaryDirectory()
@@ -80,7 +80,7 @@ class Folder:
         return self.usages[program]
 
     def stopped_job(self):
-        """A job of two ranks that tutti-trace can look at, stopped in the middle."""
+        """A stopped job of two ranks, for tutti-trace to look at."""
         job = subprocess.Popen(["build/tools/perf/all_reduce_perf", "--procs", "2", "-n", "1000000000", "-b", "8"], cwd=self.path,
                                env=self.env, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until = time.monotonic() + 60
@@ -91,7 +91,7 @@ class Folder:
 
 
 def option_complaints(folder, command):
-    """The programs of the tree in a command that is not run, and their options."""
+    """Checks the tree's programs in a command that is not run, and their options."""
     words = shlex.split(command)
     programs = [i for i, word in enumerate(words) if re.match(r"(tools|tests|build/tools)/", word) and "=" not in word]
     for i in programs[:1]:

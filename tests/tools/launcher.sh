@@ -1,5 +1,5 @@
 #!/bin/sh
-# launcher.sh FOLDER: ranks from a launcher's environment, here one written by hand.
+# launcher.sh FOLDER: ranks from a launcher's environment, which is written by hand here.
 set -u
 tool=$1/all_reduce_perf
 tmp=$(mktemp -d)
@@ -24,7 +24,7 @@ launch() {
 launch
 grep -q '^# Out of bounds values : 0 OK' "$tmp/0" || exit 1
 [ "$(grep -c 'Rank .* Pid' "$tmp/0")" -eq 3 ] || exit 1
-# Nothing else: on a busy machine rank 0 may come late, and is waited for.
+# No other output: on a busy machine rank 0 may come late, and the others wait for it.
 ! grep -v "rank 1 warn: rank 1 has not reached the group's root for " "$tmp/1" || exit 1
 
 port=$((port + 1))

@@ -1,13 +1,13 @@
 #!/bin/sh
-# shapes.sh FOLDER: what size, count, root and busbw are for each collective. 1000 bytes are 250 floats, or 83 for each
-# of three ranks, which is 996 bytes together.
+# shapes.sh FOLDER: size, count, root and busbw of each collective. 1000 bytes are 250 floats, or 83 for each of three
+# ranks, which is 996 bytes together.
 set -u
 folder=$1
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 failures=0
 
-# check COLLECTIVE ROW FACTOR ARGS...: the row's begin, and busbw / algbw in the JSON (null: there is none).
+# check COLLECTIVE ROW FACTOR ARGS...: the beginning of the row, and busbw / algbw in the JSON (null: there is none).
 check() {
   collective=$1 row=$2 factor=$3
   shift 3

@@ -1,5 +1,5 @@
 #!/bin/sh
-# sim.sh TUTTI_SIM TOPOLOGY: the table has a winner, JSON and the trace can be read, and what is wrong is said.
+# sim.sh TUTTI_SIM TOPOLOGY: the table has a winner, JSON and the trace can be read, and mistakes are reported.
 set -u
 sim=$1
 topology=$2

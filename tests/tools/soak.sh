@@ -1,6 +1,6 @@
 #!/bin/sh
-# soak.sh TUTTI_SOAK CORRUPT: ranks that rest most of the time, so that it takes little of the CPU, cope with all kinds of faults;
-# and faults that are planted are found.
+# soak.sh TUTTI_SOAK CORRUPT: ranks that sleep most of the time, to need little CPU, cope with all kinds of faults; and
+# planted faults are found.
 set -u
 soak=$1 corrupt=$2
 tmp=$(mktemp -d)
@@ -16,7 +16,7 @@ grep -qE '^  join +[1-9]' "$tmp/out" || lacks 'joins'
 grep -qE '^survivors that met deaths +[1-9]' "$tmp/out" || lacks 'survivors'
 grep -q '"hangs": 0' "$tmp/json" || { echo 'no JSON'; failed=1; }
 
-# Half of the hosts, cut off from the others, end without a majority: that is as it should be.
+# Half of the hosts, cut off from the others, end for lack of a majority: that is as it should be.
 if unshare -n true 2>/dev/null; then
   "$soak" --seconds 8 --ranks 4 --hosts 2 --faults cut --every 500 --rest 4000 --maxbytes 65536 >"$tmp/out" 2>&1 ||
     { echo "with hosts that are cut off the exit status is $?"; cat "$tmp/out"; failed=1; }
@@ -28,7 +28,7 @@ status=0
 [ $status = 2 ] || { echo 'a misspelt fault is no error'; failed=1; }
 grep -q "' stop' is none of kill," "$tmp/out" || lacks 'which fault is none'
 
-# Somebody counts on what it has found after hours.
+# The user relies on getting the result after hours.
 status=0
 "$soak" --seconds 1 -J "$tmp/no/such/folder" >"$tmp/out" 2>&1 || status=$?
 [ $status = 2 ] && grep -q 'no/such/folder: cannot be written' "$tmp/out" || lacks 'that the JSON cannot be written, at once'
@@ -49,7 +49,7 @@ for seconds in 1e10 0; do
   [ $status = 2 ] && grep -q -- --seconds "$tmp/out" || lacks "that --seconds $seconds cannot be"
 done
 
-# A rank that is stopped and never continued makes the others wait: that is a hang, and who waits for whom is said.
+# A rank that is stopped and never continued makes the others wait: that is a hang, and the report says who waits for whom.
 "$soak" --seconds 60 --ranks 2 --faults '' --hang 4 >"$tmp/out" 2>&1 &
 pid=$!
 children() { cat /proc/$pid/task/$pid/children; }

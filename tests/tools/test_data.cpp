@@ -1,5 +1,5 @@
-// The generated data is exact in every order: random trees of two-argument reductions, rounded after every step by
-// arithmetic of this file's own, all end in the bits that the check expects.
+// The generated data are exact in every order: random trees of two-argument reductions, rounded after every step by
+// this file's own arithmetic, all give the bits that the check expects.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -54,7 +54,7 @@ double decode(const Format& f, uint64_t bits) {
   return negative ? -magnitude : magnitude;
 }
 
-// The bits of a value that the format has: found by its own search, for the formats small enough, else by the machine.
+// The bits of a value that the format can represent: searched for in small formats, else from the machine's types.
 uint64_t encode(const Format& f, double value) {
   if (f.mantissa_bits == 52) return std::bit_cast<uint64_t>(value);
   if (f.mantissa_bits == 23) return std::bit_cast<uint32_t>(static_cast<float>(value));
@@ -106,7 +106,7 @@ uint64_t divide(const TypeInfo& type, uint64_t sum, int n) {
 
 using Inputs = std::vector<std::vector<char>>;
 
-// What is left to be reduced: of kMulSum the products, rounded.
+// The terms to be reduced: for kMulSum the rounded products.
 Inputs inputs_of(const DataKey& key, size_t count) {
   const TypeInfo& type = type_info(key.type);
   Inputs inputs(static_cast<size_t>(key.n_ranks), std::vector<char>(count * type.bytes));
@@ -278,7 +278,7 @@ TEST_CASE("encoding rounds to nearest even, subnormals included") {
     REQUIRE(encoded == encode(f, round_to(f, value)));
   };
   for (int i = 0; i < 20000; i++) {
-    // Exponents from below the smallest subnormal to near the largest number; a third of them ties.
+    // Exponents from below the smallest subnormal to near the largest number; a third of the values are ties.
     const double scale = std::ldexp(random() & 1 ? 1.0 : -1.0, static_cast<int>(random() % 22) - 14);
     const double fine = static_cast<double>(random() >> 11) * 0x1p-53, coarse = static_cast<double>(random() % 64) / 64;
     const double value = scale * (1 + (i % 3 == 0 ? coarse : fine));

@@ -1,4 +1,4 @@
-// What the doctor says of a network, given what probes have found there.
+// The doctor's findings about a network, given the results of probes.
 #include <string>
 
 #include "catch.h"
@@ -25,7 +25,7 @@ Path good_path() {
           .is_told_largest = 0};
 }
 
-// Of a path that differs from a good one in this; there is one finding.
+// The single finding about a path that differs from a good one by `change`.
 template <class Change>
 Finding finding_of(Change&& change) {
   Path path = good_path();

@@ -1,4 +1,4 @@
-// Which hosts stand together, found from invented networks.
+// Which hosts share a rack, found in invented networks.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -10,7 +10,7 @@ using namespace tutti;
 
 namespace {
 
-// Hosts in racks, with a network card each, and what racks have between them.
+// Hosts in racks, with the speed of each host's network card, and the speed between racks.
 struct Invented {
   std::vector<int> rack;
   std::vector<double> card;
@@ -44,7 +44,7 @@ TEST_CASE("racks: two, dealt out in turns, and one after the other") {
 
 TEST_CASE("racks: a network that is as fast everywhere is one") {
   CHECK(Invented{{0, 0, 0}, {1, 1, 1}, 1}.find().racks == Lists{{0, 1, 2}});
-  CHECK(Invented{{0, 1}, {1, 1}, .2}.find().racks == Lists{{0, 1}});  // two hosts have nothing to compare with
+  CHECK(Invented{{0, 1}, {1, 1}, .2}.find().racks == Lists{{0, 1}});  // with two hosts there is nothing to compare
   CHECK(Invented{{0, 0, 1, 1}, {1, 1, 1, 1}, .8}.find().racks.size() == 1);
 }
 

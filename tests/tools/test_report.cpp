@@ -235,7 +235,7 @@ TEST_CASE("memory that is left is the machine's, or what the tightest control gr
   CHECK(available_bytes(root) == 107 * 1024);
   write(groups + "/job/memory.stat", "anon 51200\ninactive_file 1024\nactive_file 2048\nunevictable 4096\n");
   CHECK(available_bytes(root) == 110 * 1024);
-  write(groups + "/memory.max", "3072\n");  // of a container, which sees only this one
+  write(groups + "/memory.max", "3072\n");  // inside a container, which sees only this file
   write(groups + "/memory.current", "2048\n");
   CHECK(available_bytes(root) == 8 * 1024);
   fs::remove_all(groups);

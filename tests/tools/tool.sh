@@ -1,6 +1,6 @@
-# To be sourced with $folder set: runs a perf tool on a collective, and looks at every row of its table.
+# To be sourced with $folder set: runs a perf tool for a collective, and checks every row of its table.
 
-# Sets what a collective has: how many operators, the flags for all operators and roots, and the second #wrong column.
+# Sets a collective's traits: the number of operators, the flags for all operators and roots, and the second #wrong column.
 traits() {
   ops=1 op_flags="" root_flags="" in_place=0
   case $1 in all_reduce | reduce | reduce_scatter) ops=6 op_flags="-o all" ;; esac
@@ -8,8 +8,8 @@ traits() {
   case $1 in all_reduce_quantized | alltoall | alltoallv | sendrecv | barrier) in_place=N/A ;; esac
 }
 
-# run COLLECTIVE ROWS ARGS...: exit status 0, as many rows (times the roots), and 0 in every #wrong column. Adds to
-# $rows_seen. Prints what is wrong and fails otherwise.
+# run COLLECTIVE ROWS ARGS...: requires exit status 0, that many rows (times the roots), and 0 in every #wrong column. Adds
+# to $rows_seen. Otherwise prints what is wrong and fails.
 run() {
   collective=$1 rows=$2
   shift 2

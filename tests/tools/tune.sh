@@ -1,6 +1,6 @@
 #!/bin/sh
-# tune.sh PERF_FOLDER TUTTI_TUNE: tutti-tune measures, writes prices, and the library takes those; what is wrong with a file
-# is said, and ranks that have different ones are told.
+# tune.sh PERF_FOLDER TUTTI_TUNE: tutti-tune measures and writes prices, and the library uses them; mistakes in a file are
+# reported, and ranks with different files are told.
 set -u
 perf=$1/all_reduce_perf
 tune=$2
@@ -53,7 +53,7 @@ check "fitting over a file" 0 "# written: $tmp/kept"
 grep -q '^network.hop = 1.2e+04 ' "$tmp/kept" && grep -q '^network = racks.json$' "$tmp/kept" && grep -q '^shm.hop = ' "$tmp/kept"
 status=$?
 check "what was not measured stays in it" 0 ''
-# The system's file, which counts as long as the user has none. Where /etc can be another folder for a while.
+# The system's file, which applies while the user has none. Tested where /etc can be replaced for a while.
 cat >"$tmp/in_etc" <<'SCRIPT'
 cp /etc/ld.so.cache "$tmp" && mount -t tmpfs none /etc && cp "$tmp/ld.so.cache" /etc && mkdir /etc/tutti || exit 77
 echo '{"hosts_per_rack": 1, "ranks_per_host": 1, "racks": 1, "local": {"gbit_per_s": 100, "latency_us": 1},
@@ -85,7 +85,7 @@ check "only a check" 0 'as it is: regret'
 cmp -s "$tmp/fitted" "$tmp/before"
 status=$?
 check "a check writes nothing" 0 ''
-# Of what adds up in another order than is promised the time is no regret, but what the promise costs.
+# The time of operations that add in another order than the promised one is no regret, but the price of the promise.
 facts='facts: 4 ranks on 1 hosts of at most 4; 4 ranks for 4 of 4 CPUs; shm, network of 1000000000 bytes per second; caches of 8388608 bytes'
 sample() { printf '{"facts": "%s", "collective": "%s", "bytes": 64, "algo": "%s", "free": false, "ns": %s}' "$facts" "$1" "$2" "$3"; }
 echo "[$(sample Reduce oneshot 1100), $(sample Reduce direct 1000), $(sample Reduce ring 800)]" >"$tmp/ordered"
@@ -106,7 +106,7 @@ for option in -o --samples --network; do
   check "a file that cannot be written with $option" 3 'no/such/folder cannot be written: .*/no/such: No such file or directory'
   [ "$(wc -l <"$tmp/out")" -le 3 ] || { echo "FAILED: it has measured before"; failures=$((failures + 1)); }
 done
-# Of what is no regular file the folder need not be writable; as root every one is, so it is asked for as somebody else.
+# For a device the folder need not be writable; to root every folder is, so this runs as another user.
 other="setpriv --reuid=65534 --regid=65534 --clear-groups"
 # shellcheck disable=SC2086  # several words on purpose
 if $other "$tune" --help >"$tmp/out" 2>&1; then

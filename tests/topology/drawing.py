@@ -6,7 +6,7 @@ import sys
 import xml.etree.ElementTree as tree
 
 SVG = "{http://www.w3.org/2000/svg}"
-PAGE_WIDTH, PAGE_HEIGHT = 980, 1386  # as A4
+PAGE_WIDTH, PAGE_HEIGHT = 980, 1386  # A4
 COLOURS = {"#36c": "blue", "#c33": "red"}
 
 

@@ -1,5 +1,5 @@
-// NVIDIA's management library of a machine with four GPUs on the buses 0x10 to 0x40. The first two are joined by four
-// links each, of which one is down; the others by six each to two switches.
+// NVIDIA's management library on a machine with four GPUs on the buses 0x10 to 0x40. The first two are joined by four
+// links, one of which is down; the others are joined to two switches by six links each.
 #include <cstdio>
 #include <cstring>
 
@@ -11,7 +11,7 @@ struct PciInfo {
   char bus_id[32];
 };
 
-// A device is its number and 1.
+// A device is its number plus 1.
 static unsigned number(void* device) {
   return static_cast<unsigned>(reinterpret_cast<size_t>(device)) - 1;
 }

@@ -1,4 +1,4 @@
-// Machines as graphs: what files say, what is wrong with broken ones, and the orders of ranks that are found.
+// Machines as graphs: what files say, errors in broken ones, and the orders of ranks that are found.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -41,7 +41,7 @@ int named(const Graph& graph, const std::string& name) {
   return -1;
 }
 
-// "GPU 0 > GPU 3 > ...", from the first on, in the direction in which the second is the lesser one.
+// "GPU 0 > GPU 3 > ...", starting at the first one, in the direction in which the second has the lower number.
 std::string ring_text(const Graph& graph, std::vector<int> ranks) {
   std::rotate(ranks.begin(), std::min_element(ranks.begin(), ranks.end()), ranks.end());
   if (ranks.size() > 2 && ranks[1] > ranks.back()) std::reverse(ranks.begin() + 1, ranks.end());
@@ -114,9 +114,9 @@ TEST_CASE("graph: speeds of links and NICs are written as they are") {
   graph.nodes.back().bus = "0000:03:00.1";
   const int second = graph.add(Kind::kNic, "mlx5_1");
   graph.nodes.back().bus = "0000:03:00.1";
-  graph.join(node, gpu, 16 * 5 * 0.1 * 1e9, 300);  // 16 lanes of 5 GT/s, of which 8 of 10 bits count
+  graph.join(node, gpu, 16 * 5 * 0.1 * 1e9, 300);  // 16 lanes of 5 GT/s, with 8 data bits in 10
   graph.join(node, other, 16e9, 300);
-  graph.join(node, nic, 8 * 16 / 8.0 * 128 / 130 * 1e9, 300);  // all that 8 lanes of 16 GT/s carry
+  graph.join(node, nic, 8 * 16 / 8.0 * 128 / 130 * 1e9, 300);  // the full rate of 8 lanes at 16 GT/s
   graph.join(node, second, 12.5e9, 300);
   graph.join(gpu, other, 18 * 40e9, 700);
   const auto xml = nccl_xml(graph);
@@ -134,7 +134,7 @@ TEST_CASE("graph: speeds of links and NICs are written as they are") {
   const auto again = graph_from_nccl_xml(xml.value(), "F");
   REQUIRE(again);
   check_same(again.value(), graph);
-  graph.edges.back().bytes_per_second = 2.25 * 40e9;  // for which two links are too few
+  graph.edges.back().bytes_per_second = 2.25 * 40e9;  // two links are not enough
   CHECK(contains(nccl_xml(graph).value(), "count=\"3\""));
 }
 
@@ -213,7 +213,7 @@ TEST_CASE("graph: no way goes through a GPU") {
   graph.join(a, b, 40e9, 700);
   graph.join(b, c, 40e9, 700);
   Routes routes(graph);
-  CHECK(routes.way(a, c).edges == std::vector<int>{1, 4});  // to the switch, and from there
+  CHECK(routes.way(a, c).edges == std::vector<int>{1, 4});  // to the switch and on from there
   CHECK(routes.way(a, b).edges == std::vector<int>{6});
 }
 
@@ -290,7 +290,7 @@ TEST_CASE("graph: a machine of hwloc's has its cores as ranks") {
   REQUIRE(check(graph, "EPYC"));
   CHECK(graph.ranks().size() == 16);
   const Order ring = best_ring(graph);
-  CHECK(is_about(ring.bytes_per_second, 20e9));  // from package to package and back, once
+  CHECK(is_about(ring.bytes_per_second, 20e9));  // across the packages and back, once
 }
 
 TEST_CASE("graph: what is wrong with a file is said") {
@@ -325,7 +325,7 @@ TEST_CASE("graph: what is wrong with a file is said") {
     CHECK(graph.error().code == Code::kInvalidUsage);
     CHECK(contains(graph.error().message, wrong.says));
   }
-  for (size_t bytes = 0; bytes + 2 < good.size(); bytes += 13)  // none is taken for whole
+  for (size_t bytes = 0; bytes + 2 < good.size(); bytes += 13)  // a truncated file is never accepted
     CHECK_FALSE(graph_from_nccl_xml(good.substr(0, bytes), "F"));
   Graph graph;
   graph.add(Kind::kGpu, "A");
@@ -346,7 +346,7 @@ TEST_CASE("graph: what is wrong with a file is said") {
 
 namespace {
 
-// Ranks and switches, joined so that all reach each other, with some links more.
+// Ranks and switches, joined so that all reach each other, plus some additional links.
 Graph random_graph(std::mt19937& random, int n_ranks) {
   const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   Graph graph;

@@ -1,4 +1,4 @@
-// Golden topologies: where ranks sit and how they come to stand; files out and in.
+// Golden topologies: where ranks are, and how they are ordered; files out and in.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -35,7 +35,7 @@ Machine hybrid() {
   return std::move(machine).value();
 }
 
-// Ranks that are bound to these CPUs of one machine.
+// The layout of ranks that are bound to these CPUs of one machine.
 Layout layout_of(const Machine& machine, const std::vector<CpuSet>& bound) {
   std::vector<RankLocation> locations;
   for (const CpuSet& set : bound) locations.push_back({{}, path_to(machine, set)});
@@ -70,12 +70,12 @@ TEST_CASE("golden: 2 sockets of 2 NUMA nodes of 8 cores") {
   CHECK(place(m, cpus(31, 31)) == "package 1, NUMA node 3, core 31");
   CHECK(place(m, cpus(8, 15)) == "package 0, NUMA node 1");
   CHECK(place(m, cpus(7, 8)) == "package 0");   // the first common ancestor of two nodes
-  CHECK(place(m, cpus(15, 16)) == "anywhere");  // of two sockets
-  // The launcher deals ranks out node by node; they come to stand node after node.
+  CHECK(place(m, cpus(15, 16)) == "anywhere");  // two sockets
+  // The launcher deals ranks out node by node; they are ordered node after node.
   std::vector<CpuSet> bound;
   for (size_t rank = 0; rank < 8; rank++) bound.push_back(cpus(rank % 4 * 8 + rank / 4, rank % 4 * 8 + rank / 4));
   CHECK(to_text(layout_of(m, bound)) == "0 4 1 5 2 6 3 7");
-  // Sockets outweigh nodes, nodes outweigh cores; who is bound to nothing narrower stands before.
+  // Sockets outweigh nodes, and nodes outweigh cores; a rank with a wider binding comes before those inside it.
   CHECK(to_text(layout_of(m, {cpus(16, 23), cpus(24, 24), cpus(0, 15), cpus(8, 8), cpus(0, 31), cpus(20, 20),
                               cpus(0, 7)})) == "4 2 6 3 0 5 1");
 }
@@ -108,7 +108,7 @@ TEST_CASE("golden: 64 cores without a structure keep the order of cores") {
 TEST_CASE("golden: fast and saving cores, clusters of which share a cache") {
   const Machine m = hybrid();
   CHECK(last_level_cache_bytes(m) == 30u << 20);
-  CHECK(cache_bytes(m, cpus(0, 3)) == 30u << 20);  // not those inside of it
+  CHECK(cache_bytes(m, cpus(0, 3)) == 30u << 20);  // not the inner caches
   const std::string shared = "package 0, NUMA node 0, L3 0, ";
   CHECK(place(m, cpus(2, 3)) == shared + "L2 1, core 1");
   CHECK(place(m, cpus(3, 3)) == shared + "L2 1, core 1, CPU 3");
@@ -116,7 +116,7 @@ TEST_CASE("golden: fast and saving cores, clusters of which share a cache") {
   CHECK(place(m, cpus(8, 11)) == shared + "L2 4");
   CHECK(parts_on(m, path_to(m, cpus(12, 12))).back()->detail == "IntelAtom");
   CHECK(parts_on(m, path_to(m, cpus(2, 3))).back()->detail == "IntelCore");
-  // Two CPUs of one core stand together, then clusters.
+  // Two CPUs of one core stay together, then clusters.
   CHECK(to_text(layout_of(m, {cpus(8, 8), cpus(0, 0), cpus(12, 12), cpus(2, 2), cpus(9, 9), cpus(1, 1)})) ==
         "1 5 3 0 4 2");
   std::string devices;

@@ -1,4 +1,4 @@
-// How ranks come to stand, from where they sit.
+// The order of ranks, from where they are.
 #include "topology/layout.h"
 #include "catch.h"
 #include "topology/machine.h"
@@ -57,11 +57,11 @@ TEST_CASE("layout: a host is slow that sends less than half of what the median h
   CHECK(slow({100, 10, 100, 100}) == std::vector<int>{1});
   CHECK(slow({100, 50, 100, 100}).empty());
   CHECK(slow({10, 100}) == std::vector<int>{0});
-  CHECK(slow({10, 10, 100}).empty());  // then the fast one is the exception
+  CHECK(slow({10, 10, 100}).empty());  // with only two others the fast one is the exception
   CHECK(slow({0, 0, 0}).empty());
   CHECK(slow({7}).empty());
   const Layout uneven = lay_out(std::vector<RankLocation>{in_rack(1, 0, 10), in_rack(1, 0, 100), in_rack(2, 0, 100)});
-  CHECK(uneven.bytes_per_second == std::vector<uint64_t>{10, 100});  // a host has the least of its ranks' speeds
+  CHECK(uneven.bytes_per_second == std::vector<uint64_t>{10, 100});  // a host has its slowest rank's speed
   CHECK(uneven.slow_hosts == std::vector<int>{0});
 }
 

@@ -1,4 +1,4 @@
-// What a build without hwloc says of files.
+// What a build without hwloc says about files.
 #include "catch.h"
 #include "topology/machine.h"
 

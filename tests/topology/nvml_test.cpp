@@ -1,4 +1,4 @@
-// Links between GPUs, from a made-up library of NVIDIA's.
+// Links between GPUs, read from a made-up NVIDIA library.
 #include "topology/nvml.h"
 
 #include "beside.h"
@@ -38,13 +38,13 @@ TEST_CASE("NVML: a graph without its GPUs stays as it is, and so does one withou
   graph.add(Graph::Kind::kRank, "core");
   add_nvlinks(graph, g_fake_nvml.c_str());
   CHECK(graph.nodes.size() == 1);
-  Graph one;  // of two that are joined
+  Graph one;  // one of two joined GPUs
   one.add(Graph::Kind::kGpu, "10");
   one.nodes.back().bus = "0000:10:00.0";
   add_nvlinks(one, g_fake_nvml.c_str());
   CHECK(one.edges.empty());
-  CHECK(one.nodes.size() == 1);  // and no switch that nothing is joined to
+  CHECK(one.nodes.size() == 1);  // and no unconnected switch
   add_nvlinks(one, "libtutti-no-such-library.so");
-  add_nvlinks(one, "libc.so.6");  // that has none of the functions
+  add_nvlinks(one, "libc.so.6");  // a library without the functions
   CHECK(one.edges.empty());
 }

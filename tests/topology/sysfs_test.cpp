@@ -1,4 +1,4 @@
-// What is found without hwloc, in a made-up /sys and in this machine's.
+// What is found without hwloc, in a made-up /sys and in this machine's own.
 #include <sched.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST_CASE("sysfs: of its host's cache a virtual machine counts on 40 MiB a CPU")
   for (const char* cpu : {"cpu0", "cpu1"}) {
     const std::string at = std::string("/devices/system/cpu/") + cpu;
     sys.put(at + "/cache/index3/level", "3");
-    sys.put(at + "/cache/index2/level", "2");  // of the same CPUs
+    sys.put(at + "/cache/index2/level", "2");  // shared by the same CPUs
     sys.put(at + "/cache/index2/size", "2048K");
     sys.put(at + "/cache/index2/shared_cpu_list", "0-1");
     sys.put(at + "/cache/index3/size", "491520K");
@@ -126,15 +126,15 @@ TEST_CASE("sysfs: a container that hides most of it leaves the usable CPUs") {
   odd.put("/devices/system/cpu/online", "0-1,,x");
   odd.put("/devices/system/cpu/cpu0/topology/physical_package_id", "-1");
   odd.put("/devices/system/cpu/cpu0/cache/index2/level", "many");
-  odd.put("/devices/system/cpu/cpu0/cache/index3/level", "3");  // but no size
+  odd.put("/devices/system/cpu/cpu0/cache/index3/level", "3");  // without a size
   odd.put("/devices/system/node/nodes/cpulist", "0-99999999");
   const Machine found = discover_in_sysfs(odd.root(), false);
   CHECK(found.whole.cpus[1]);
   CHECK(last_level_cache_bytes(found) == 8u << 20);
 }
 
-// Two packages with one last-level cache each, of two nodes each (as Intel's with sub-NUMA clusters), whose cores have
-// second-level caches, of which one is for instructions alone.
+// Two packages with one last-level cache each, of two nodes each (like Intel's sub-NUMA clusters), whose cores have
+// second-level caches, one of which is for instructions only.
 TEST_CASE("sysfs: what holds more CPUs is outer, as a cache that is larger than a node") {
   const Sysfs sys;
   sys.put("/devices/system/cpu/online", "0-7");
@@ -160,7 +160,7 @@ TEST_CASE("sysfs: what holds more CPUs is outer, as a cache that is larger than 
   const Machine m = discover_in_sysfs(sys.root(), false);
   CHECK(place_name(m, path_to(m, cpu_set({6}))) == "package 1, L3 1, NUMA node 3, L2 6, core 6");
   CHECK(place_name(m, path_to(m, cpu_set({5, 6}))) == "package 1, L3 1");
-  CHECK(cache_bytes(m, cpu_set({0, 3})) == 32u << 20);  // one, though it reaches over two nodes
+  CHECK(cache_bytes(m, cpu_set({0, 3})) == 32u << 20);  // a single cache, though it spans two nodes
   CHECK(cache_bytes(m, cpu_set({0, 6})) == 64u << 20);
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("sysfs: a part reaches no farther than what it lies in") {
 
 namespace {
 
-// What ranks go by. Memory may differ: kernels without NUMA have no nodes, and hwloc tells of nodes without CPUs.
+// What matters to ranks. Memory may differ: kernels without NUMA have no nodes, and hwloc reports nodes without CPUs.
 std::vector<std::string> all_parts(const Part& part) {
   std::vector<std::string> texts;
   for (const Part& inner : part.parts) {
@@ -217,5 +217,5 @@ TEST_CASE("this machine: every usable CPU has a place, looked for once") {
     if (!cpus[cpu]) continue;
     CHECK_FALSE(path_to(*found.value(), cpu_set({cpu})).empty());
   }
-  CHECK(found.value() == machine().value());  // looked for once
+  CHECK(found.value() == machine().value());  // found only once
 }

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# tutti-topo on topologies that need not exist, and in a job of four processes.
-#   topo.sh TUTTI_TOPO FOLDER_OF_GOLDEN_FILES yes|no     the last: is hwloc there
+# tutti-topo on topologies of machines that need not exist, and in a job of four processes.
+#   topo.sh TUTTI_TOPO FOLDER_OF_GOLDEN_FILES yes|no     the last: whether hwloc is available
 set -u
 topo=$(realpath "$1") golden=$2 hwloc=$3
 check=$(dirname "$(realpath "$0")")/drawing.py
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
-cd "$golden" || exit 1  # so that names in the output are short
+cd "$golden" || exit 1  # keeps names in the output short
 
-# same NAME OPTIONS...: the output is what NAME.txt has, and the drawing is as drawing.py wants it.
+# same NAME OPTIONS...: the output must equal NAME.txt, and the drawing must satisfy drawing.py.
 same() {
   local name=$1 ranks
   shift
@@ -18,7 +18,7 @@ same() {
   ranks=$(grep -c '^  [0-9]*: ' "$name.txt")
   python3 "$check" "$out/$name.svg" "$ranks" || fail "$name.svg"
 }
-# refused WORDS OPTIONS...: fails and says so.
+# refused WORDS OPTIONS...: the program must fail and say so.
 refused() {
   local words=$1
   shift
@@ -76,7 +76,7 @@ job() {
   done
   for rank in 0 1 2 3; do wait "${pids[rank]}"; statuses+=" $?"; done
 }
-# Without hwloc nothing can be dumped, wherever to: that is an error, too.
+# Without hwloc nothing can be dumped anywhere: that is an error, too.
 job TUTTI_TOPO_DUMP=/dev/full
 cat "$out/job.0"
 [ "$statuses" = " 1 1 1 1" ] || { cat "$out"/job.*; fail "a dump that cannot be written ends with$statuses"; }
@@ -90,7 +90,7 @@ cat "$out/job.0"
 grep -q '^ring, host by host: ' "$out/job.0" || fail "a job's ring is not shown"
 grep -q '0 -> .: shm; they share ' "$out/job.0" || fail "a job's paths are not shown"
 [ ! -s "$out/job.1" ] || fail "others than rank 0 say something"
-# What a launcher has said in part is no job, and no secret.
+# A launcher's incomplete variables make no job, and the program says so.
 TUTTI_RANK=1 TUTTI_NRANKS=2 "$topo" >"$out/alone" 2>&1 || fail "tutti-topo in half a launcher"
 grep -q "tutti-topo: this host alone, not the job: TUTTI_ROOT is not set" "$out/alone" || fail "half a launcher is not said"
 

@@ -33,12 +33,12 @@ def load_tests(ranks: int, scratch: str) -> type[unittest.TestCase]:
     os.environ.update(BACKEND=prerequisites.BACKEND, WORLD_SIZE=str(ranks), TEMP_DIR=scratch)
     os.environ["INIT_METHOD"] = f"file://{scratch}/rendezvous"
     Path(scratch, "barrier").touch()
-    import torch._dynamo  # what DDP wants, once instead of in each forked rank
+    import torch._dynamo  # needed by DDP: imported once instead of in each forked rank
     import torch.multiprocessing
     from torch.testing._internal import common_distributed
 
-    # What the decorators ask when the tests are imported. "gpu" is also asked by tests that need none; those that do
-    # look for one themselves.
+    # The test decorators ask for these at import. "gpu" is also asked for by tests that need none; tests that do need one
+    # look for it themselves.
     for feature in ("ddp", "subgroup", "plugin", "gpu"):
         common_distributed.DistTestCases.backend_feature[feature].add(prerequisites.BACKEND)
     from torch.testing._internal.distributed import distributed_test
@@ -52,18 +52,18 @@ def load_tests(ranks: int, scratch: str) -> type[unittest.TestCase]:
     return TuttiTest
 
 
-# Why tests are skipped that name another backend, but ask for nothing that Tutti lacks.
+# Reasons to skip tests that are meant for another backend, but need nothing that Tutti has not.
 OTHERS_ONLY = re.compile(
     r"be one of \{'gloo'\}|Only MPI supports CPU all_to_all|Only Gloo backend supports sparse|Only gloo backend supports timeouts"
     r"|Only MPI supports all_to_all|GLOO Batch Send Recv|Only Nccl & Gloo backend support Dist"
 )
 
-# It wants gloo's words for a timeout of 1 ms, before the other ranks have destroyed the group; torch 2.13 skips it, too.
+# It expects gloo's message for a timeout of 1 ms, before the other ranks have destroyed the group; torch 2.13 skips it, too.
 OTHERS_RACES = ("test_barrier_timeout_arg",)
 
 
 def without_others_names(case: type[unittest.TestCase]) -> None:
-    """Lets tests run that are meant for one backend by name and skipped for all others."""
+    """Runs tests that are meant for one backend by name and skipped for all others."""
     for name in unittest.TestLoader().getTestCaseNames(case):
         function = getattr(case, name)
         if name not in OTHERS_RACES and OTHERS_ONLY.search(getattr(function, "__unittest_skip_why__", "")):
@@ -71,7 +71,7 @@ def without_others_names(case: type[unittest.TestCase]) -> None:
 
 
 class Result(unittest.TextTestResult):
-    """Also notes what passed, and says how long each test took."""
+    """Also records what passed, and prints how long each test took."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def result(name, backend, start):
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0"}
     command = [sys.executable, *start, str(PROGRAMS / f"with_{name}.py"), backend]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    # Ray shows it more than once.
+    # Ray prints it more than once.
     found = set(re.findall(r"result (.*)", done.stdout))
     if done.returncode or len(found) != 1:
         raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")

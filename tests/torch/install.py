@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def wheel(library):
-    """Null if there is none, or if what it was made of is newer."""
+    """None if there is none, or if the files that it was made of are newer."""
     parts = [library, *(ROOT / "lib/torch").rglob("*.py")]
     made = list((ROOT / "build/wheels").glob("tutti_torch-*.whl"))
     return made[0] if made and made[0].stat().st_mtime > max(part.stat().st_mtime for part in parts) else None
@@ -31,7 +31,7 @@ def main():
         sys.exit(pip(folder, made))
     prerequisites.require("flit_core")
     with tempfile.TemporaryDirectory() as scratch:
-        # From a copy: building may leave files beside the sources.
+        # From a copy, because building may leave files beside the sources.
         source = Path(scratch, "source")
         shutil.copytree(ROOT / "lib/torch", source, ignore=shutil.ignore_patterns("__pycache__"))
         print("installing lib/torch (there is no wheel of this build: tools/make-wheel -C build-dir=build makes it)")

@@ -1,5 +1,5 @@
-"""torch.cuda made up of Tutti's streams and events: tensors in host memory pass for tensors on a device, and kernels are
-callbacks, so what runs before what is real."""
+"""A made-up torch.cuda of Tutti's streams and events: tensors in host memory pass for tensors on a device, and kernels are
+callbacks, so the order in which things run is real."""
 import contextlib
 import ctypes
 from unittest import mock
@@ -11,7 +11,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 class Calls:
-    """libtutti's functions on streams and events."""
+    """libtutti's functions for streams and events."""
 
     def __init__(self):
         self.api = ctypes.CDLL(library.load()._name)
@@ -31,7 +31,7 @@ class Calls:
 
 
 class FakeCuda:
-    """What lanes.py uses of torch.cuda."""
+    """The parts of torch.cuda that lanes.py uses."""
 
     def __init__(self):
         calls = Calls()
@@ -64,7 +64,7 @@ class FakeCuda:
                 calls.tuttiStreamSynchronize(self.handle)
 
             def kernel(self, body):
-                """body() runs in the stream's order."""
+                """Queues body() in the stream."""
                 self.callbacks.append(library.STREAM_CALLBACK(lambda *_: body()))
                 calls.tuttiStreamAddCallback(self.handle, self.callbacks[-1], None)
 
@@ -86,7 +86,7 @@ class FakeCuda:
 
 @contextlib.contextmanager
 def made_up_gpu():
-    """Tensors count as the device's; its communicator is one on host memory, whose operations take Tutti's streams."""
+    """Tensors count as the device's; its communicator is one on host memory, whose operations run in Tutti's streams."""
     cuda, host_config = FakeCuda(), library.config
     future = torch.futures.Future
     with contextlib.ExitStack() as patches:
@@ -94,7 +94,7 @@ def made_up_gpu():
             patches.enter_context(mock.patch.object(torch.cuda, name, getattr(cuda, name)))
         for owner, name, new in (
             (lanes.Lanes, "of", lambda self, *tensors: self._on(DEVICE)),
-            (calls, "short", calls._Absent),  # it is for host memory
+            (calls, "short", calls._Absent),  # it is for host memory only
             (library, "config", lambda init_s, op_s, deterministic=False, device=None: host_config(init_s, op_s, deterministic)),
             (torch.futures, "Future", lambda devices: future()),
         ):

@@ -1,4 +1,4 @@
-"""What every test in this folder needs: a torch that is new enough, and libtutti. Without, a test is skipped."""
+"""What every test in this folder needs: a recent enough torch, and libtutti. Without them a test is skipped."""
 from __future__ import annotations
 
 import importlib.util

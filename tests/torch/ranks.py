@@ -16,7 +16,7 @@ from typing import Any
 
 import prerequisites
 
-# Generous: the machine may be busy, and a hang is what it is there for.
+# Generous, because the machine may be busy, and it is only for hangs.
 LIMIT_S = 240.0
 
 Body = Callable[..., None]
@@ -34,7 +34,7 @@ def init(backend: str, path: str, rank: int, size: int, timeout_s: float = 120) 
 
 
 def _child(body: Body, path: str, rank: int, size: int, joined: bool, pipe: Connection) -> None:
-    unittest.TestCase.subTest = lambda *_, **__: contextlib.nullcontext()  # it would tell of a failure to this process alone
+    unittest.TestCase.subTest = lambda *_, **__: contextlib.nullcontext()  # it would report a failure in this process only
     try:
         if joined:
             import torch.distributed as dist
@@ -52,8 +52,8 @@ def _child(body: Body, path: str, rank: int, size: int, joined: bool, pipe: Conn
 
 
 def run(body: Body, size: int, joined: bool = True, limit_s: float = LIMIT_S, dies: int | None = None) -> None:
-    """body(rank, size) on each of `size` ranks of the group; not joined: body(rank, size, path), which has to join, or
-    not, by itself. The rank `dies` ends on purpose, with os._exit(0) before it answers, or by a signal."""
+    """body(rank, size) on each of `size` ranks of the group; not joined: body(rank, size, path), which joins by itself
+    or not at all. The rank `dies` ends on purpose, with os._exit(0) before it answers, or by a signal."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as scratch:
         children, pipes = [], {}
@@ -91,7 +91,7 @@ def run(body: Body, size: int, joined: bool = True, limit_s: float = LIMIT_S, di
 
 
 def on(*sizes: int) -> Callable[[Body], Callable[[unittest.TestCase], None]]:
-    """The test's body runs on so many ranks, once for each number."""
+    """Runs the test's body on that many ranks, once for each number."""
 
     def decorate(body: Body) -> Callable[[unittest.TestCase], None]:
         @functools.wraps(body)

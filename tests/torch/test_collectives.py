@@ -1,4 +1,4 @@
-"""Every collective, on types, sizes and forms that c10d's callers use."""
+"""Every collective, with types, sizes and layouts that c10d's callers use."""
 import functools
 import os
 import unittest
@@ -99,7 +99,7 @@ class Collectives(unittest.TestCase):
     @ranks.on(2)
     def test_signs_that_memory_lacks(self, rank, n):
         def minus_two():
-            return torch.tensor([1 + 2j]).conj().imag  # +2 lies in memory
+            return torch.tensor([1 + 2j]).conj().imag  # memory holds +2
 
         self.assertTrue(minus_two().is_neg() and minus_two().is_contiguous())
         shared = minus_two() if rank == 0 else torch.zeros(1)
@@ -137,7 +137,7 @@ class Collectives(unittest.TestCase):
             for peer in range(n):
                 self.same(outputs[peer], pattern(peer, size))
                 self.same(flat[peer * size : (peer + 1) * size], pattern(peer, size))
-        # Of different sizes, also none.
+        # Of different sizes, including none.
         outputs = [torch.zeros(3 * peer) for peer in range(n)]
         dist.all_gather(outputs, pattern(rank, 3 * rank))
         for peer in range(n):
@@ -169,7 +169,7 @@ class Collectives(unittest.TestCase):
 
     @ranks.on(2, 3)
     def test_gather_into_one_tensor(self, rank, n):
-        """As dist.gather_single calls it, which torch has from 2.14 on."""
+        """Called as by dist.gather_single, which torch has from 2.14 on."""
         options = dist.GatherOptions()
         for root in range(n):
             for shape in ((), (7,), (2, 3), (0,)):
@@ -216,7 +216,7 @@ class Collectives(unittest.TestCase):
 
     @ranks.on(2, 4)
     def test_many_at_once(self, rank, n):
-        """Asynchronous and synchronous operations keep the order of their calls; waiting goes in any order."""
+        """Asynchronous and synchronous operations keep the order of their calls; waiting works in any order."""
         tensors = [pattern(rank, 100 * i) for i in range(20)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
         now = torch.ones(3)
@@ -231,7 +231,7 @@ class Collectives(unittest.TestCase):
 
     @ranks.on(2)
     def test_future_that_waits_for_a_later_operation(self, rank, n):
-        """As PowerSGD's hook does: its callback starts an operation and waits for it."""
+        """Like PowerSGD's hook: its callback starts an operation and waits for it."""
 
         def second(first):
             later = dist.all_reduce(first.value()[0], async_op=True).get_future()
@@ -311,7 +311,7 @@ class Collectives(unittest.TestCase):
 
     @ranks.on(2)
     def test_wrong_arguments(self, rank, n):
-        """They are errors with a sentence, and the group goes on."""
+        """Unsupported arguments give an error with a sentence, and the group still works."""
         with self.assertRaisesRegex(RuntimeError, "meta.*host memory"):
             dist.all_reduce(torch.ones(2, device="meta"))
         with self.assertRaisesRegex(RuntimeError, "3 elements.*5"):
@@ -329,7 +329,7 @@ class Collectives(unittest.TestCase):
         ):
             with self.assertRaisesRegex(RuntimeError, "meta.*host memory"):
                 call()
-        if rank == 0:  # nobody else need come
+        if rank == 0:  # no other rank needs to call
             with self.assertRaisesRegex(RuntimeError, "meta.*host memory"):
                 dist.broadcast(torch.ones(2, device="meta"), 0)
         tensor = torch.ones(2)

@@ -1,4 +1,4 @@
-"""Operations on CUDA devices and torch's streams, without a GPU: on one that is made up (made_up_gpu.py)."""
+"""Operations on CUDA devices and torch's streams, without a GPU: on a made-up one (made_up_gpu.py)."""
 import threading
 import unittest
 import weakref
@@ -15,8 +15,8 @@ from made_up_gpu import DEVICE, made_up_gpu
 class CudaStreams(unittest.TestCase):
     @ranks.on(2)
     def test_order(self, rank, n):
-        """The operation waits for what is in the current stream; what comes after wait() waits for the operation; the host
-        waits for neither."""
+        """The operation waits for work in the current stream; work after wait() waits for the operation; the host waits for
+        neither."""
         store = dist.distributed_c10d._get_default_store()
         with made_up_gpu() as cuda:
             gate, tensor, seen = threading.Event(), torch.zeros(1000), []
@@ -26,7 +26,7 @@ class CudaStreams(unittest.TestCase):
             self.assertTrue(work.wait())
             cuda.now.kernel(lambda: seen.append(tensor.clone()))
             dist.all_reduce(tensor)
-            # Both ranks are here before either's first kernel goes on.
+            # Both ranks get here before the first kernel of either continues.
             store.set(f"through{rank}", "1")
             store.wait(["through0", "through1"])
             self.assertFalse(seen or work.is_completed())
@@ -39,7 +39,7 @@ class CudaStreams(unittest.TestCase):
 
     @ranks.on(2)
     def test_without_wait(self, rank, n):
-        """Other streams run on beside an operation that nobody has waited for."""
+        """Other streams keep running beside an operation that nobody has waited for."""
         with made_up_gpu() as cuda:
             gate, ran = threading.Event(), threading.Event()
             blocker = cuda.Stream()
@@ -57,7 +57,7 @@ class CudaStreams(unittest.TestCase):
 
     @ranks.on(2)
     def test_memory(self, rank, n):
-        """What an operation uses lives until it is done, even if its caller lets go of everything."""
+        """Memory that an operation uses lives until it is done, even if its caller drops everything."""
         with made_up_gpu() as cuda:
             gate, tensor = threading.Event(), torch.ones(1000)
             gone = weakref.ref(tensor)
@@ -95,7 +95,7 @@ class CudaStreams(unittest.TestCase):
 
     @ranks.on(2)
     def test_without_a_gpu(self, rank, n):
-        """A device that is not there is an error on all ranks, and the group goes on."""
+        """A missing device is an error on all ranks, and the group still works."""
         if torch.cuda.is_available():
             return
         with self.assertRaisesRegex(RuntimeError, "(?i)cuda"):

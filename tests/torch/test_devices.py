@@ -49,7 +49,7 @@ class Device(unittest.TestCase):
         self.run_ranks(body)
 
     def test_of_host_memory(self):
-        """The other devices' backends come after Tutti's, and before; torch's own is asked for what is theirs."""
+        """With the other devices' backends after Tutti's and before it; torch's own backend gets the calls on their tensors."""
 
         def body(rank, n, path):
             for backend in ("cpu:tutti,cuda:gloo", "cuda:gloo,cpu:tutti"):
@@ -63,7 +63,7 @@ class Device(unittest.TestCase):
                 answers = [None] * n
                 dist.all_gather_object(answers, rank)
                 self.assertEqual(answers, list(range(n)))
-                # What lies on a device goes to the other group.
+                # Tensors on a device go to the other group.
                 on_device = mock.patch("tutti_torch.devices._first_tensor", lambda _: mock.Mock(device=CUDA))
                 with on_device, mock.patch.object(group, "_others") as theirs:
                     dist.all_reduce(torch.ones(2))
@@ -78,7 +78,7 @@ class Device(unittest.TestCase):
         self.run_ranks(body)
 
     def test_of_the_device(self):
-        """Host memory is gloo's, from all of its calls; Tutti is what a tensor on the device asks."""
+        """Host memory belongs to gloo in all of its calls; Tutti serves tensors on the device."""
 
         def body(rank, n, path):
             group = start("cpu:gloo,cuda:tutti", rank, n, path)
@@ -89,7 +89,7 @@ class Device(unittest.TestCase):
                 tensor = torch.ones(2)
                 tutti_torch.all_reduce_(tensor)
                 self.assertEqual(tensor.tolist(), [n, n])
-            # Methods that torch's groups have and its backends have not, in Python.
+            # Methods that torch's groups have in Python, but its backends do not.
             whole, part, mine = torch.zeros(n), torch.zeros(1), torch.full((1,), float(rank))
             dist.all_gather_into_tensor(whole, mine)
             self.assertEqual(whole.tolist(), [*range(n)])
@@ -106,7 +106,7 @@ class Device(unittest.TestCase):
 
 class Watched(unittest.TestCase):
     def test_profiler(self):
-        """As it sees gloo: c10d's operator and the backend's, with shapes; the latter for as long as it takes."""
+        """As it sees gloo: c10d's operator and the backend's, with shapes; the latter with its real duration."""
         ranks.run(self.profiled, 2)
 
     def profiled(self, rank, n):
@@ -132,7 +132,7 @@ class Watched(unittest.TestCase):
             self.assertGreater(ours.time_range.end, between.time_range.start)
 
     def test_detail(self):
-        """Every rank hears which calls differ, also where the bytes would fit, and the group goes on."""
+        """Every rank is told which calls differ, even if the bytes would match, and the group still works."""
 
         def body(rank, n, path):
             dist.set_debug_level(dist.DebugLevel.DETAIL)
@@ -167,7 +167,7 @@ class Watched(unittest.TestCase):
 
         ranks.run(body, 2, joined=False)
 
-    # torch 2.14 has the hook, and nothing that shows what it has recorded.
+    # torch 2.14 has the hook, but nothing to show what it has recorded.
     @unittest.skipUnless("backend" in (getattr(c10d, "_dump_fr_trace", None).__doc__ or ""), "this torch (before 2.15) shows its own backends only")
     def test_flight_recorder(self):
         def body(rank, n, path):
@@ -203,7 +203,7 @@ class Watched(unittest.TestCase):
 
     @ranks.on(2)
     def test_checkpoint(self, rank, n):
-        """Asynchronously, into one folder, and back."""
+        """Saved asynchronously into one folder, and loaded again."""
         import torch.distributed.checkpoint as checkpoint
 
         folders = [tempfile.mkdtemp() if rank == 0 else None]

@@ -35,7 +35,7 @@ def trace_of(group):
 
 
 def names_of_calls(group):
-    """The places of the group's last calls, as its trace has them."""
+    """The places of the group's last calls, according to its trace."""
     text = trace_of(group)
     return re.findall(rf"all_reduce of ([\w, \[\]]*?) at {HERE}:(\d+)", text)
 
@@ -47,7 +47,7 @@ class Direct(unittest.TestCase):
 
     @ranks.on(2)
     def test_everything_that_c10d_takes(self, rank, n):
-        """As dist.all_reduce does it, which has tests of its own."""
+        """With the results of dist.all_reduce, which has its own tests."""
         types = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
                  torch.int32, torch.int64, torch.bool, torch.complex64]
         for name, op in tutti_torch.tensors.OPS.items():
@@ -87,10 +87,10 @@ class Direct(unittest.TestCase):
     @needs_module
     @ranks.on(2)
     def test_short_way(self, rank, n):
-        """What it is for goes that way, in both functions, and nothing of the ordinary one is called."""
+        """Suitable calls take the short way in both functions, and nothing of the ordinary way is called."""
         group, ordinary = dist.group.WORLD, AssertionError("went the ordinary way")
         self.assertEqual(calls.short.__file__, str(MODULE))
-        name = "__dlpack_c_exchange_api__"  # which an older torch has not
+        name = "__dlpack_c_exchange_api__"  # missing in older versions of torch
         for interface in (getattr(torch.Tensor, name, None), None):
             with mock.patch.object(torch.Tensor, name, interface, create=True):
                 calls.load.cache_clear()
@@ -106,7 +106,7 @@ class Direct(unittest.TestCase):
 
     @ranks.on(2)
     def test_many_dimensions(self, rank, n):
-        """More than the module compares: the name is right each time."""
+        """More dimensions than the module compares: the name is right each time."""
         for shape in ([1] * 8 + [2], [1] * 7 + [2, 1]):
             tutti_torch.all_reduce_(torch.ones(shape))
         told = [name for name, _ in names_of_calls(dist.group.WORLD)]
@@ -136,7 +136,7 @@ class Direct(unittest.TestCase):
 
     @ranks.on(2)
     def test_other_operations(self, rank, n):
-        """Whatever tensors are like, and however different they are on the ranks."""
+        """Whatever the tensors are like, and however they differ between ranks."""
         def unaligned(like):
             return torch.zeros(8 * like.numel() + 1, dtype=torch.uint8)[1:].view(torch.uint8).numpy()[
                 : like.numel() * like.itemsize].view(str(like.dtype).removeprefix("torch."))
@@ -169,7 +169,7 @@ class Direct(unittest.TestCase):
     @needs_module
     @ranks.on(2)
     def test_places_of_others(self, rank, n):
-        """In the names that the ordinary way has for them."""
+        """With the names that the ordinary way uses for them."""
         group = dist.group.WORLD
         for short in (calls.short, calls._Absent):
             with mock.patch.object(calls, "short", short):
@@ -185,7 +185,7 @@ class Direct(unittest.TestCase):
 
     @ranks.on(2)
     def test_order(self, rank, n):
-        """An operation that is still under way is not overtaken, and the next one does not come before."""
+        """An operation in progress is not overtaken, and the next one does not start before it ends."""
         for turn in range(20):
             tensor = torch.ones(100_000)
             before = dist.all_reduce(tensor, async_op=True)
@@ -198,7 +198,7 @@ class Direct(unittest.TestCase):
 
     @ranks.on(2)
     def test_places(self, rank, n):
-        """Each call is where it was made, whatever its shape and however often."""
+        """Each call is reported where it was made, whatever its shape and however often."""
         group, line = dist.group.WORLD, sys._getframe().f_lineno
 
         def both(shape, dtype=torch.float32):
@@ -210,7 +210,7 @@ class Direct(unittest.TestCase):
             both(shape, getattr(torch, dtype))
             expected += [(f"{dtype}{shape}", str(line + offset)) for offset in (3, 4)]
         self.assertEqual(names_of_calls(group), expected)
-        # So many others that the library has forgotten the first ones.
+        # More others than the library remembers.
         for size in range(5000):
             places.number("other", torch.empty(size), 1, None)
         both([4])
@@ -220,7 +220,7 @@ class Direct(unittest.TestCase):
     @needs_module
     @ranks.on(2)
     def test_waits_without_the_interpreter(self, rank, n):
-        """Rank 1 comes only when another thread of rank 0 has had the interpreter often."""
+        """Rank 1 comes only after another thread of rank 0 has held the interpreter often."""
         store = dist.distributed_c10d._get_default_store()
 
         def others_work():
@@ -239,7 +239,7 @@ class Direct(unittest.TestCase):
 
     @ranks.on(2)
     def test_threads(self, rank, n):
-        """One group from several threads: no result is another's."""
+        """One group per thread, in several threads: results do not mix."""
         groups = [dist.new_group() for _ in range(3)]
         wrong = []
 
@@ -270,8 +270,8 @@ class Direct(unittest.TestCase):
         self.same(tensor, torch.full((2,), 2.0))
 
     def test_compiled(self):
-        """Traced whole, and its place in the program's order is kept."""
-        import torch._dynamo  # here, so that not each rank takes the seconds that it takes
+        """Traced as a whole, and its place in the program's order is kept."""
+        import torch._dynamo  # imported here, so that the ranks need not spend seconds on it
 
         ranks.run(self.compiled, 2)
 
@@ -302,7 +302,7 @@ class Direct(unittest.TestCase):
 
 class Failures(unittest.TestCase):
     def test_mismatch_names_the_place(self):
-        """The sentence is that of dist.all_reduce, on both ranks."""
+        """The message is that of dist.all_reduce, on both ranks."""
 
         def body(rank, n, path):
             ranks.init(prerequisites.BACKEND, path, rank, n)
@@ -321,7 +321,7 @@ class Failures(unittest.TestCase):
             store = dist.distributed_c10d._get_default_store()
             tutti_torch.all_reduce_(tensor)
             if rank == 0:
-                # While this rank waits for the other one, which does not come.
+                # While this rank waits for the other one, which never comes.
                 threading.Timer(0.3, group.abort).start()
                 with self.assertRaises(tutti_torch.TuttiError):
                     tutti_torch.all_reduce_(tensor)
@@ -330,7 +330,7 @@ class Failures(unittest.TestCase):
                 store.set("aborted", "1")
             else:
                 store.get("aborted")
-                # What rank 0 gave for the first may be here already.
+                # Rank 0's part of the first operation may have arrived already.
                 with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 0"):
                     tutti_torch.all_reduce_(tensor)
                     tutti_torch.all_reduce_(tensor)
@@ -338,7 +338,7 @@ class Failures(unittest.TestCase):
         ranks.run(body, 2, joined=False)
 
     def test_forked_child(self):
-        """The group is the parent's: the child gets an error, and the parent goes on."""
+        """The group belongs to the parent: the child gets an error, and the parent's group still works."""
 
         def body(rank, n):
             tensor = torch.ones(2)
@@ -359,7 +359,7 @@ class Failures(unittest.TestCase):
 
 class Module(unittest.TestCase):
     def test_without_it(self):
-        """All goes by ctypes, which is said once, also where the file is no module."""
+        """Everything goes by ctypes, which is reported once, even if the file is no module."""
 
         def body(rank, n, path):
             with tempfile.TemporaryDirectory() as scratch, mock.patch.object(library, "folder", lambda: Path(scratch)):

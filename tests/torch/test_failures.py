@@ -1,4 +1,4 @@
-"""Ranks that die, are late or disagree: an exception that says who, and nobody waits for ever."""
+"""Ranks that die, are late or disagree: an exception that names the rank, and nobody waits for ever."""
 import functools
 import os
 import signal
@@ -50,14 +50,14 @@ class Failures(unittest.TestCase):
         self.run_ranks(3, body, dies=1)
 
     def test_sender_that_dies_in_the_middle(self):
-        """Of a message that fits the receive, or does not, so that it goes elsewhere."""
+        """In the middle of a message that fits the receive, or that does not, and so is received elsewhere."""
 
         def body(rank, n):
             dist.barrier()
             if rank == 1:
                 api = tutti_torch.library.load()
                 send = api.tuttiSend
-                # The message's header is sent, and nothing else.
+                # Sends the message's header and nothing else.
                 api.tuttiSend = lambda *arguments: os._exit(0) if arguments[1] == 4000 else send(*arguments)
                 dist.send(torch.ones(1000), 0)
             with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
@@ -141,7 +141,7 @@ class Failures(unittest.TestCase):
             if rank in (0, 1):
                 with self.assertRaisesRegex(tutti_torch.TuttiError, "Ranks 2, 3 failed to pass monitoredBarrier"):
                     dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
-            # The group goes on.
+            # The group still works.
             tensor = torch.ones(1)
             dist.all_reduce(tensor)
             self.assertEqual(tensor.item(), n)
@@ -159,12 +159,12 @@ class Failures(unittest.TestCase):
                     dist.all_reduce(torch.ones(1), group=group)
                     dist.barrier(group)
             if rank == 0:
-                dist.destroy_process_group()  # who leaves without it while others still join is dead to them
+                dist.destroy_process_group()  # a rank that leaves without it while others still join counts as dead
 
         self.run_ranks(3, body, dies=2)
 
     def test_rank_that_dies_before_a_subgroup(self):
-        """The job's group knows of it, so nobody waits for the subgroup until its limit."""
+        """The job's group knows of the death, so nobody waits for the subgroup until its time-out."""
 
         def body(rank, n):
             dist.barrier()
@@ -181,7 +181,7 @@ class Failures(unittest.TestCase):
             self.run_ranks(3, body, dies=dying)
 
     def test_end_without_destruction(self):
-        """A program may forget destroy_process_group, also with operations that nobody has waited for."""
+        """A program may forget destroy_process_group, even with operations that nobody has waited for."""
 
         def body(rank, n):
             for _ in range(10):
@@ -193,7 +193,7 @@ class Failures(unittest.TestCase):
         self.run_ranks(2, body)
 
     def test_end_amid_a_callback(self):
-        """The callback's thread comes back into torch's C++, which must not find an interpreter that is gone."""
+        """The callback's thread returns to torch's C++, which must not find the interpreter gone."""
         program = """
 import time, torch, torch.distributed as dist, tutti_torch
 dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
@@ -206,14 +206,14 @@ dist.destroy_process_group()
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_again_in_the_same_store(self):
-        """Messages and barriers of a group are not mistaken for those of the one before."""
+        """Messages and barriers of a group are not mistaken for those of the previous one."""
 
         def body(rank, n, path):
             store = dist.FileStore(path, n)
             for turn in range(2):
                 dist.init_process_group("tutti", store=store, rank=rank, world_size=n, timeout=timedelta(seconds=20))
                 if rank == 0:
-                    time.sleep(1)  # rank 1 looks for a message before there is one
+                    time.sleep(1)  # until rank 1 looks for a message that does not exist yet
                     dist.send(torch.full((3,), float(turn)), 1)
                     time.sleep(1)
                     dist.monitored_barrier()
@@ -229,7 +229,7 @@ dist.destroy_process_group()
         ranks.run(body, 2, joined=False)
 
     def test_ends_in_the_order_of_creation(self):
-        """All ranks alike, or they would wait for each other."""
+        """On all ranks, or they would wait for each other."""
         from unittest import mock
         from tutti_torch import communicator
 
@@ -244,7 +244,7 @@ dist.destroy_process_group()
         self.run_ranks(1, body)
 
     def test_channels_end_in_one_order(self):
-        """Whichever was there first."""
+        """Either channel of the pair."""
         from unittest import mock
         from tutti_torch import communicator
 
@@ -267,7 +267,7 @@ dist.destroy_process_group()
         self.run_ranks(2, body)
 
     def test_send_to_a_dead_rank(self):
-        """The first message, for which there is no channel yet."""
+        """The first message to a rank, for which there is no channel yet."""
 
         def body(rank, n):
             dist.barrier()
@@ -292,8 +292,8 @@ dist.destroy_process_group()
         self.assertIn("reset", str(caught.exception.__cause__))
 
     def test_monitored_barrier_beside_messages(self):
-        """Rank 1 comes once its message is there. The channel for that is made through the store, whose one connection
-        (TCPStore's; torchrun gives it) whoever waits within it keeps from all threads."""
+        """Rank 1 comes once its message is there. The channel for the message is made through the store, whose one
+        connection (TCPStore's; torchrun provides it) is blocked for all threads while one of them waits in it."""
 
         def body(rank, n, path):
             files = dist.FileStore(path, n)
@@ -310,7 +310,7 @@ dist.destroy_process_group()
                 work.wait()
                 self.assertEqual(tensor.tolist(), [2, 2, 2])
             else:
-                time.sleep(1)  # rank 0 waits
+                time.sleep(1)  # until rank 0 waits
                 dist.send(2 * tensor, 0)
                 dist.monitored_barrier(timeout=timedelta(seconds=20))
             dist.destroy_process_group()

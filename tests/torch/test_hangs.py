@@ -9,9 +9,9 @@ import tutti_torch  # noqa: F401  # before anything forks
 from hangs import runner
 from hangs.situations import SITUATIONS
 
-# Long enough for a group to form on a busy machine, and an upper limit for what has no end of its own.
+# Long enough for a group to form on a busy machine; an upper limit for situations that never end.
 TIMEOUT_S, LIMIT_S = 10.0, 120.0
-# They end by what torch's store says; the backend is not asked.
+# Torch's store ends these with its own message; the backend is not asked.
 _TORCHS_OWN = ("wrong_port",)
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = Path(os.environ["TUTTI_LIBRARY"])
 BUILD = Path(os.environ["BUILT_LIBRARY"]).parent
 SITE = Path(importlib.util.find_spec("tutti_torch").origin).parents[1]
-# After an import. tutti_torch need not be imported before: torch finds the installed backend.
+# Run after an import. tutti_torch need not be imported before: torch finds the installed backend.
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 dist.init_process_group("tutti", init_method="file://" + sys.argv[1], rank=0, world_size=1)
@@ -64,7 +64,7 @@ class Install(unittest.TestCase):
         launch = command.removeprefix("$ torchrun ").replace("example.py", str(example)).split()
         environment = self.environment(SITE, TUTTI_LIBRARY=str(LIBRARY))
         output = run([sys.executable, "-m", "torch.distributed.run", *launch], env=environment)
-        # The ranks share a pipe and may write between another's text and its end of line.
+        # The ranks share a pipe, and one may write between another's text and its newline.
         remaining = output
         for line in expected.splitlines():
             self.assertEqual(output.count(line), 1, output)
@@ -72,7 +72,7 @@ class Install(unittest.TestCase):
         self.assertEqual(remaining.strip(), "")
 
     def imports(self, statement, path, **more):
-        """Runs the program, of one rank, after this statement; the package has to be the one in this folder."""
+        """Runs the program with one rank after this statement; the package must be the one in this folder."""
         with self.subTest(statement, **more):
             environment = self.environment(path, TUTTI_LIBRARY=str(LIBRARY), **more)
             (self.scratch / "store").unlink(missing_ok=True)
@@ -92,7 +92,7 @@ class Install(unittest.TestCase):
             self.imports(statement, SITE)
 
     def test_without_autoload(self):
-        """Then the package has to be imported, also before torch is."""
+        """Then the package must be imported, before torch or after it."""
         for statement in ("import tutti_torch", "import torch, tutti_torch"):
             self.imports(statement, SITE, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
@@ -130,7 +130,7 @@ class Install(unittest.TestCase):
         self.assertEqual(self.load_error(LIBRARY.parent), "")
 
     def test_library_that_lacks_another(self):
-        """It is there, so nobody is told to look for it."""
+        """The file exists, so the message must not say that it was not found."""
         compiler = shutil.which("cc")
         if compiler is None:
             self.skipTest("there is no cc")

@@ -1,4 +1,4 @@
-"""torch's calls for groups whose ranks go and come: abort, and _reconfigure with those who are there."""
+"""torch's calls for groups whose ranks come and go: abort, and _reconfigure with the ranks that are there."""
 import os
 import signal
 import unittest
@@ -15,7 +15,7 @@ import tutti_torch
 
 
 def meet(group, store, generation, members, rank, limit=timedelta(seconds=120)):
-    """As torch.distributed._reconfigure, which torch has from 2.15 on, calls it."""
+    """Calls it like torch.distributed._reconfigure, which torch has from 2.15 on."""
     store.set(f"handle/{generation}/{rank}", group.get_reconfigure_handle())
     handles = [store.get(f"handle/{generation}/{member}").decode() for member in members]
     if hasattr(dist.distributed_c10d, "_reconfigure"):
@@ -32,7 +32,7 @@ class Membership(unittest.TestCase):
         self.assertEqual(tensor.item(), sum(members) + len(members))
         tutti_torch.all_reduce_(tensor, "max", group)
         if len(members) > 1:
-            # Messages go among those who are there now.
+            # Messages go between the current members.
             message = torch.tensor([float(rank)])
             if group.rank() == 0:
                 group.send([message], 1, 5).wait()
@@ -59,14 +59,14 @@ class Membership(unittest.TestCase):
         ranks.run(body, 3, joined=False)
 
     def test_after_a_death(self):
-        """Also while an operation waits for the one that died."""
+        """Even while an operation waits for the dead rank."""
 
         def body(rank, n, path):
             ranks.init("tutti", path, rank, n)
             group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
             store.set(f"joined/{rank}", "")
             if rank == 1:
-                # Or one that has not left init_process_group yet would fail there.
+                # Else a rank that is still in init_process_group would fail there.
                 store.wait(["joined/0", "joined/2"])
                 os.kill(os.getpid(), signal.SIGKILL)
             work = dist.all_reduce(torch.ones(70_000), async_op=True)
@@ -100,7 +100,7 @@ class Membership(unittest.TestCase):
         ranks.run(body, 2, joined=False)
 
     def test_abort_ends_messages(self):
-        """Also one that nobody receives, which has no channel yet; no thread stays."""
+        """Even one that is never received and has no channel yet; no thread is left."""
 
         def body(rank, n, path):
             ranks.init("tutti", path, rank, n)
@@ -109,7 +109,7 @@ class Membership(unittest.TestCase):
             if rank == 1:
                 unwanted = dist.isend(tensor, 0)
             else:
-                store.get("ended")  # or rank 0's abort would end it
+                store.get("ended")  # else rank 0's abort would end it
             threads = [end.thread for ends in (group._channels._out, group._channels._in) for end in ends.values()]
             group.abort()
             if rank == 1:
@@ -128,7 +128,7 @@ class Membership(unittest.TestCase):
             group, options = dist.group.WORLD, SimpleNamespace(uuid=1, handles=["other"], timeout=None, hints={})
             with self.assertRaisesRegex(tutti_torch.TuttiError, f"{group.get_reconfigure_handle()} is not among the 1 "):
                 group.reconfigure(options)
-            # The group is as it was. A set has no order; everybody takes the same.
+            # The group is as before. A set has no order, so all ranks take the same one.
             self.check(group, rank, [0, 1])
             handles = [None] * n
             dist.all_gather_object(handles, group.get_reconfigure_handle())
@@ -143,7 +143,7 @@ class Membership(unittest.TestCase):
         ranks.run(body, 2, joined=False)
 
     def test_without_peers(self):
-        """enable_reconfigure=True, of torch 2.15: nobody is waited for, and nothing works, before the first one."""
+        """With enable_reconfigure=True of torch 2.15 nobody is waited for, and nothing works, before the first _reconfigure."""
 
         def body(rank, n, path):
             store = dist.FileStore(path, n)

@@ -1,4 +1,4 @@
-"""tools/torch/torch_perf.py: it measures every operation, on one tensor size and several, and checks what it measures."""
+"""tools/torch/torch_perf.py: it measures every operation, with one tensor size and several, and checks the results."""
 import os
 import re
 import subprocess

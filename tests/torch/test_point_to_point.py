@@ -1,4 +1,4 @@
-"""send and recv: any order, any tag, any size, from anybody."""
+"""send and recv: any order, any tag, any size, from any rank."""
 import time
 import unittest
 import weakref
@@ -128,12 +128,12 @@ class PointToPoint(unittest.TestCase):
 
     @ranks.on(2)
     def test_memory(self, rank, n):
-        """What was sent or received is its caller's again, also the last message."""
+        """A sent or received tensor is released to its caller, even the last one."""
         tensor = torch.ones(1000)
         gone = weakref.ref(tensor)
         dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
         del tensor
-        for _ in range(3000):  # its thread may not be through
+        for _ in range(3000):  # the sending thread may not have finished
             if gone() is None:
                 break
             time.sleep(0.01)
@@ -141,7 +141,7 @@ class PointToPoint(unittest.TestCase):
 
     @ranks.on(2)
     def test_in_inference_mode(self, rank, n):
-        """Other threads write into tensors that only their own thread may write to."""
+        """Other threads write to tensors that only their own thread may write to."""
         with torch.inference_mode():
             sent, tensor = torch.arange(6.0).view(2, 3), torch.zeros(3, 2).t()
             if rank == 0:
@@ -154,7 +154,7 @@ class PointToPoint(unittest.TestCase):
             self.same(total, torch.full((2, 3), 2.0))
 
     def test_a_copy_that_fails(self):
-        """Its error is the receive's."""
+        """A failing thread's error becomes that of the receive."""
         from unittest import mock
         from tutti_torch.point_to_point import Receive
         from tutti_torch.work import TuttiWork

@@ -1,4 +1,4 @@
-"""DDP and FSDP2 give what they give on gloo, up to rounding."""
+"""DDP and FSDP2 give the same results as on gloo, up to rounding."""
 import functools
 import unittest
 
@@ -7,7 +7,7 @@ import ranks
 
 prerequisites.require()
 import torch
-import torch._dynamo  # with FSDP what optimizers and DDP want, once instead of in each forked rank
+import torch._dynamo  # needed by optimizers and DDP together with FSDP: imported once instead of in each forked rank
 import torch.distributed as dist
 import torch.distributed.fsdp
 import tutti_torch
@@ -47,7 +47,7 @@ def batches(rank, step):
 
 
 def train(wrapped, rank, uneven=False, accumulate=False):
-    """The gradients of all steps, and the parameters at the end."""
+    """The gradients of all steps, and the final parameters."""
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     gradients = []
     for step in range(STEPS):
@@ -142,7 +142,7 @@ class Training(unittest.TestCase):
         shared = [parameter.clone() for parameter in ours[-4:]]
         for parameter in shared:
             dist.broadcast(parameter, 0)
-        # Each rank multiplies the averaged factors by itself, and the last bit depends on how they lie in memory.
+        # Each rank multiplies the averaged factors itself, and the last bit depends on their memory layout.
         for mine, zero in zip(ours[-4:], shared):
             torch.testing.assert_close(mine, zero, rtol=1e-5, atol=1e-7)
 
@@ -187,7 +187,7 @@ class Training(unittest.TestCase):
 
     @ranks.on(2, 3)
     def test_quantized_hook(self, rank, n):
-        """The first step's averages are within the bound that the largest gradient gives, and all ranks end up alike."""
+        """The first step's averages are within the bound given by the largest gradient, and all ranks end up with the same."""
         largest = 0.0
         for peer in range(n):
             alone = model(False)
@@ -215,7 +215,7 @@ class Training(unittest.TestCase):
 
     @ranks.on(2)
     def test_quantized_hook_with_error_feedback(self, rank, n):
-        """The mean of many steps with the same gradients misses less than the first one does."""
+        """The mean of many steps with the same gradients has a smaller error than the first step."""
         wrapped = DistributedDataParallel(torch.nn.Linear(20, 60))
         wrapped.register_comm_hook(tutti_torch.QuantizedState(wire="e4m3", error_feedback=True), tutti_torch.quantized_hook)
         right = sum(batches(peer, 0).sum(0) for peer in range(n)) / n * torch.linspace(1, 2, 60)[:, None]
@@ -223,7 +223,7 @@ class Training(unittest.TestCase):
         for step in range(1, 31):
             wrapped.zero_grad()
             (wrapped(batches(rank, 0)).sum(0) * torch.linspace(1, 2, 60)).sum().backward()
-            # DDP makes new buckets after the first step; what was lost before that is.
+            # DDP makes new buckets after the first step, and the error kept until then is lost.
             total += wrapped.module.weight.grad
             misses.append(float((total / step - right).abs().max()))
         self.assertGreater(misses[0], 1e-3)

@@ -27,7 +27,7 @@ target_link_libraries(example Tutti::tutti)
 """
 
 
-# Of the build and of how tests run.
+# Variables of the build and of the test run.
 NOT_A_USERS = ("TUTTI_LIBRARY", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
@@ -77,7 +77,7 @@ class Wheel(unittest.TestCase):
         self.assertIn("# Out of bounds values : 0 OK", said)
 
     def test_needs_nothing_of_the_system(self):
-        """But what every manylinux system has."""
+        """Except those that every manylinux system has."""
         libtutti = next(self.package.glob("lib/**/libtutti.so.0"))
         said = self.run_in("/", "ldd", libtutti)
         for name in ("libsodium", "libhwloc"):

@@ -1,4 +1,4 @@
-// Endpoints find each other: addresses, reach, connect and accept, in one thread, in threads, in processes.
+// Endpoints find each other: addresses, reachability, connect and accept, in one thread, in threads, in processes.
 #include <unistd.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ TEST_CASE("a link brings a message, and the sender's configuration, to the other
   CHECK(in.config().slots == ask.slots);
   CHECK(in.config().slot_bytes == ask.slot_bytes);
 
-  // Twice around all slots: alignment and contents of each.
+  // Twice around all slots: checks alignment and content of each.
   const Traffic traffic{11, 2 * ask.slots + 1, ask.slot_bytes};
   for (uint64_t i = 0; i < traffic.messages; i++) {
     void* slot = out.acquire();
@@ -93,7 +93,7 @@ TEST_CASE("many endpoints, all to all, several channels") {
     }
     return all;
   }));
-  // Every message says where it should arrive.
+  // Every message names its destination.
   for (size_t i = 0; i < out.size(); i++) {
     REQUIRE(out[i].acquire() != nullptr);
     const auto from = static_cast<uint64_t>(i / per_rank);
@@ -115,7 +115,7 @@ TEST_CASE("many endpoints, all to all, several channels") {
 
 namespace {
 
-// One rank of two: links both ways, a stream each way.
+// One rank of two: links in both directions, with a stream each.
 std::string both_ways(Endpoint& mine, int peer, const std::string& peer_address) {
   Link in;
   auto out = mine.connect(Ask{peer, 3}, peer_address);
@@ -166,7 +166,7 @@ TEST_CASE("links both ways between two processes with different working director
     auto b = open_endpoint(t, 1);
     if (!b || !mail.send(b.value().address())) return "no endpoint";
     const std::string trouble = both_ways(b.value(), 0, my_address);
-    mail.receive();  // the parent is through
+    mail.receive();  // until the parent has finished
     return trouble;
   });
   const auto address = child.mail().receive();
@@ -217,7 +217,7 @@ TEST_CASE("an endpoint that closes while peers connect") {
   auto link = a.value().connect(Ask{}, b->address());
   REQUIRE(link);
   for (int i = 0; i < 10; i++) REQUIRE(poll_once(link.value()));
-  const bool accepts = GENERATE(false, true);  // in the middle of the handshake, where one look does not end it
+  const bool accepts = GENERATE(false, true);  // in the middle of the handshake, which one look does not finish
   {
     Link in;
     if (accepts) take(*b, &in);
@@ -238,7 +238,7 @@ TEST_CASE("other transports' addresses are unreachable, with a reason") {
     }
 }
 
-// What so many IPv4 addresses, IPv6 ones and link-local ones with their ports take.
+// Whether IPv4, IPv6 and link-local addresses with their ports can add up to that size.
 static bool is_of_places(size_t bytes) {
   const auto takes = [&](size_t one) { return bytes >= one && is_of_places(bytes - one); };
   return bytes == 0 || takes(7) || takes(19) || takes(23);
@@ -257,7 +257,7 @@ TEST_CASE("broken addresses never break an endpoint") {
     if (!link) CHECK(contains(link.error().message, "address"));
     return why.empty() && link;
   };
-  // Without all of its bytes an address leads nowhere, or to fewer places.
+  // A truncated address leads nowhere, or to fewer places.
   for (size_t bytes = 0; bytes < good.size(); bytes++) {
     const std::string cut = good.substr(0, bytes);
     INFO(bytes << " of " << good.size() << " bytes");
@@ -266,7 +266,7 @@ TEST_CASE("broken addresses never break an endpoint") {
   CHECK_FALSE(try_out(good + "x"));
   CHECK_FALSE(try_out(std::string(TUTTI_ADDRESS_MAX_BYTES, '\xff')));
   CHECK_FALSE(try_out(""));
-  // Not polled: a changed address may be somebody else's.
+  // Not polled: a changed address may be another host's.
   for (uint64_t round = 0; round < times(20000); round++) {
     std::string blob = good;
     for (uint64_t changes = random() % 8 + 1; changes > 0; changes--)

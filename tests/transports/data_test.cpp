@@ -1,4 +1,4 @@
-// Messages arrive whole, in order, and no faster than they are taken.
+// Messages arrive whole, in order, and only as fast as they are taken.
 #include <sys/time.h>
 
 #include <random>
@@ -106,7 +106,7 @@ TEST_CASE("a sender has all its slots without the receiver's doing, then stops, 
   Receiver receiver(p.in, traffic);
   for (uint32_t i = 0; i < slots; i++) REQUIRE(sender.step());
 
-  // What lies between is the kernel's, and finite. The receiving side moves bytes but releases nothing.
+  // The kernel buffers a finite amount in between. The receiving side moves bytes but releases nothing.
   const uint64_t limit = slots + (256u << 20) / slot_bytes;
   for (int idle = 0; idle < 1000 && sender.count() < limit; idle++) {
     if (sender.step()) idle = 0;
@@ -139,7 +139,7 @@ TEST_CASE("unsent falls to zero by polling alone, and then the message is there"
   CHECK(p.out.unsent() <= 1);
   REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.unsent() == 0; }));
   tuttiMessage message{};
-  REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));  // the sender's work is done
+  REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));  // without the sender, which has finished
   CHECK(message.bytes == 32 << 20);
 }
 
@@ -154,7 +154,7 @@ TEST_CASE("signals in between do no harm") {
   INFO(t->name);
   struct sigaction action {
   }, before{};
-  action.sa_handler = on_alarm;  // without SA_RESTART: system calls are interrupted
+  action.sa_handler = on_alarm;  // without SA_RESTART, so that system calls are interrupted
   sigaction(SIGALRM, &action, &before);
   const itimerval often{{0, 300}, {0, 300}}, never{};
   setitimer(ITIMER_REAL, &often, nullptr);

@@ -1,4 +1,4 @@
-// Peers that close, and processes that die: what was sent before is received, then an error names the rank.
+// Peers that close, and processes that die: messages sent before are received, then an error names the rank.
 #include "traffic.h"
 
 using namespace tutti;
@@ -17,7 +17,7 @@ TEST_CASE("what was published before the sender closed is received, then the lin
     return (poll_once(p.in) && sender.done()) || !sender.trouble().empty();
   }));
   close(p.out);
-  // However often the receiver looks first.
+  // However often the receiver has looked before.
   for (int i = 0; i < 500; i++) REQUIRE(poll_once(p.in));
   CHECK(run(receiver) == "");
   check_gone(p.in, "rank 0");
@@ -52,7 +52,7 @@ TEST_CASE("an endpoint closes with messages on their way") {
 
 namespace {
 
-// A process that is rank 0: it joins this one by a link each way and then does `body`, until it is killed.
+// A process that is rank 0: it has a link to and from this process and then runs `body`, until it is killed.
 struct Victim {
   Endpoint mine;
   Child child;
@@ -82,7 +82,7 @@ struct Victim {
   }
 };
 
-// Sends and never ends.
+// Sends without end.
 std::string stream(Link& out, const Traffic& traffic) {
   Sender sender(out, traffic);
   return run(sender, true);
@@ -108,7 +108,7 @@ TEST_CASE("an idle peer is killed: both links to it fail") {
 
 TEST_CASE("a peer is killed in the middle of a stream: all that arrived is whole") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
-  const uint32_t slot_bytes = GENERATE(64u, 4096u, 4u << 20);  // many messages a moment; one for several moments
+  const uint32_t slot_bytes = GENERATE(64u, 4096u, 4u << 20);  // many messages at a time; one that takes a while
   const bool asleep = GENERATE(false, true);
   INFO(t->name << " slots of " << slot_bytes << (asleep ? ", asleep" : ""));
   const Traffic traffic{24, ~uint64_t{0}, slot_bytes};
@@ -143,7 +143,7 @@ TEST_CASE("a peer that does not receive is killed: the sender, awake or asleep, 
 
 TEST_CASE("a peer is killed while it connects: others still can") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
-  const int accepts = GENERATE(0, 1, 2, 3);  // how far its handshake has come
+  const int accepts = GENERATE(0, 1, 2, 3);  // the progress of its handshake
   INFO(t->name << ", accepted " << accepts << " times");
   auto b = open_endpoint(t, 1, 3);
   REQUIRE(b);
@@ -165,7 +165,7 @@ TEST_CASE("a peer is killed while it connects: others still can") {
   }
   REQUIRE(child.mail().receive());
   child.kill_now();
-  // A link that came about nevertheless fails like any other.
+  // A link that was made nevertheless fails like any other.
   if (take(b.value(), &in)) check_gone(in, "rank 0");
   auto c = open_endpoint(t, 2, 3);
   REQUIRE(c);

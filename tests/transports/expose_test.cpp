@@ -1,4 +1,4 @@
-// Messages that are sent or read from where they lie: in shared memory, in the same process; over a socket.
+// Messages that are sent or read directly from their memory: in shared memory, within a process, and over a socket.
 #include <sys/mman.h>
 
 #include "base/shared_memory.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kBytes = 3000;
 constexpr tuttiTag kTag{{1, 2, 3, 4}};
 
-// The bytes of the message that has to come next, wherever they are; nothing when something is wrong.
+// The bytes of the next message, wherever they are; nothing if something is wrong.
 std::optional<std::string> read_message(Link& link) {
   tuttiMessage message{};
   if (!until([&] { return !poll_once(link) || link.peek(&message); }) || message.tag.word[3] != 4) return std::nullopt;
@@ -27,7 +27,7 @@ std::optional<std::string> read_message(Link& link) {
   return bytes;
 }
 
-// Exposes, or fills the slot if the transport cannot.
+// Exposes the bytes, or fills the slot if the transport cannot expose.
 bool give(Link& link, const std::string& bytes, const char* at, bool* exposed) {
   void* slot = nullptr;
   if (!until([&] { return !poll_once(link) || (slot = link.acquire()) != nullptr; }) || slot == nullptr) return false;
@@ -42,7 +42,7 @@ bool is_shm(const tuttiTransport* t) {
   return std::string(t->name) == "shm";
 }
 
-// Others expose what they can.
+// Others expose only some memory.
 bool exposes_all(const tuttiTransport* t) {
   return is_shm(t) || std::string(t->name) == "tcp";
 }
@@ -53,7 +53,7 @@ std::string text_of(int i) {
   return text;
 }
 
-// Connects to the parent, whose address comes by mail, and says what went wrong.
+// Connects to the parent, whose address comes by mail; returns what went wrong.
 std::string connect_to_parent(Mailbox& mail, const tuttiTransport* t, Endpoint* endpoint, Link* link) {
   const auto address = mail.receive();
   if (!address) return "no address";
@@ -65,7 +65,7 @@ std::string connect_to_parent(Mailbox& mail, const tuttiTransport* t, Endpoint* 
   return health.ready ? "" : std::string(t->name) + ": not connected: " + health.error.text;
 }
 
-// A child exposes `n` messages from memory(i), if the transport `has_to`, and waits until they are read each time.
+// A child exposes `n` messages from memory(i), if the transport `has_to`, and waits until each has been read.
 template <class Memory>
 void check_exposing_child(const tuttiTransport* t, bool has_to, Memory memory) {
   constexpr int n = 100;

@@ -1,4 +1,4 @@
-// Plugins: what is loaded, in which order it stands, and what is said of what cannot be loaded.
+// Plugins: which are loaded, their order, and the errors for those that cannot be loaded.
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -15,12 +15,12 @@ namespace {
 const std::string g_unix_plugin = tutti_test::beside_program("unix_plugin.so");
 const std::string g_bad_plugin = tutti_test::beside_program("bad_plugin.so");
 
-// Of a version of NCCL's layout, 8 to 11.
+// The plugin for a version of NCCL's layout, 8 to 11.
 std::string net_plugin(int version) {
   return tutti_test::beside_program("net_plugin_v" + std::to_string(version) + ".so");
 }
 
-// TUTTI_TRANSPORT_PLUGIN for a while.
+// Sets TUTTI_TRANSPORT_PLUGIN for a scope.
 class Plugin {
  public:
   explicit Plugin(const std::string& paths) { setenv("TUTTI_TRANSPORT_PLUGIN", paths.c_str(), 1); }
@@ -53,7 +53,7 @@ TEST_CASE("plugin: its table has NULL for what it is too short for") {
   const Plugin plugin(g_unix_plugin);
   const tuttiTransport* unix_transport = find_transports("unix").value()[0];
   CHECK(unix_transport->post == nullptr);
-  // It stands between the built-in ones.
+  // It is ranked between the built-in ones.
   const auto cost = [](const tuttiTransport* t) {
     const tuttiEndpointInfo info = open_endpoint(t, 0).value().info();
     return info.latency_ns + 1e14 / static_cast<double>(info.bytes_per_second);
@@ -110,7 +110,7 @@ TEST_CASE("plugin: what one for NCCL says of its devices is understood in every 
   for (const int version : {8, 9, 10, 11}) {
     const std::string path = net_plugin(version);
     INFO(path);
-    Child child([&](Mailbox&) -> std::string {  // for a process has one at a time
+    Child child([&](Mailbox&) -> std::string {  // a process can only have one at a time
       const Plugin plugin(path);
       const auto found = find_transports("net");
       if (!found) return found.error().message;
@@ -130,16 +130,16 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
     REQUIRE(found);
     const tuttiEndpointInfo info = open_endpoint(found.value()[0], 1).value().info();
     CHECK(info.latency_ns == 7500);
-    CHECK(info.bytes_per_second == 40001ull * 125'000);  // of the second device
+    CHECK(info.bytes_per_second == 40001ull * 125'000);  // that of the second device
     const tuttiEndpointInfo third = open_endpoint(found.value()[0], 2, 3).value().info();
-    CHECK(third.bytes_per_second == 40000ull * 125'000);  // of the first one again
+    CHECK(third.bytes_per_second == 40000ull * 125'000);  // that of the first device again
     {
       const Setting silent("NET_PLUGIN_LACKS", "figures");
       const tuttiEndpointInfo usual = open_endpoint(found.value()[0], 1).value().info();
       CHECK(usual.bytes_per_second == 1'000'000'000);
       CHECK(usual.latency_ns == 5000);
     }
-    // Who goes while it connects is forgotten.
+    // A rank that leaves while it connects is forgotten.
     auto a = open_endpoint(found.value()[0], 0), b = open_endpoint(found.value()[0], 1);
     REQUIRE((a && b));
     const size_t before = open_descriptors();
@@ -217,7 +217,7 @@ TEST_CASE("plugin: what is no message of a net link ends it") {
   const Plugin plugin(net_plugin(8));
   const auto found = find_transports("net");
   REQUIRE(found);
-  for (const char* byte : {"32", "40"}) {  // behind the tag: its number, its length
+  for (const char* byte : {"32", "40"}) {  // behind the tag: the message's number, its length
     CAPTURE(byte);
     const Setting spoils("NET_PLUGIN_SPOILS", byte);
     Pair p = make_pair(found.value()[0]);

@@ -1,6 +1,6 @@
-// RevocableAccess, the code itself, on words of a model: every order of both sides' steps, and of when their stores
-// arrive. A side's step is found by running the side anew with what its loads have returned so far, up to the next
-// access to a word, which throws. What the model lacks is loads that are done early.
+// RevocableAccess, the real code, on a model's words: every order of both sides' steps, and of the arrival of their
+// stores. A side's next step is found by running the side again with what its loads have returned so far, up to the
+// next access to a word, which throws. The model does not cover loads that are executed early.
 #include "transports/shm/revocable_access.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct ModelStep {
   auto operator<=>(const ModelStep&) const = default;
 };
 
-// The side that is run now: what its steps have returned, 0 of a store.
+// For the side that is running now: what its steps have returned, 0 for a store.
 std::vector<uint32_t> model_returned;
 size_t n_repeated = 0;
 
@@ -47,10 +47,10 @@ class ModelWord {
   size_t number_;
 };
 
-enum class Stores { kAtOnce, kInOrder, kInAnyOrder };  // the last but for those that release
+enum class Stores { kAtOnce, kInOrder, kInAnyOrder };  // in any order, except release stores
 struct ModelMachine {
   Stores stores = Stores::kInOrder;
-  bool has_fences = true;    // a sequentially consistent store waits until all have arrived
+  bool has_fences = true;    // a sequentially consistent store waits until all earlier ones have arrived
   bool has_releases = true;  // a release store arrives after the earlier ones
 };
 
@@ -63,7 +63,7 @@ class Explorer {
   Explorer(ModelMachine machine, ModelSide user, ModelSide owner)
       : machine_(machine), sides_{std::move(user), std::move(owner)} {}
 
-  // Of the first order of steps that goes wrong.
+  // The violation in the first order of steps that goes wrong.
   std::string violation() {
     try {
       explore({});
@@ -72,7 +72,7 @@ class Explorer {
     }
     return "";
   }
-  // What the user and the owner returned.
+  // The values that user and owner returned.
   const std::set<std::pair<int, int>>& ends() const { return ends_; }
 
  private:
@@ -121,7 +121,7 @@ class Explorer {
     } else if (machine_.stores == Stores::kAtOnce) {
       state.memory[step.word] = step.value;
     } else if (machine_.has_fences && step.order == std::memory_order_seq_cst) {
-      if (!delayed.empty()) return;  // not yet
+      if (!delayed.empty()) return;  // it must still wait
       state.memory[step.word] = step.value;
     } else {
       delayed.push_back(step);
@@ -156,7 +156,7 @@ class Explorer {
   std::set<std::pair<int, int>> ends_;
 };
 
-// Sides return how often they had the memory.
+// Sides return how many times they had the memory.
 int writes_twice(RevocableAccess<ModelWord>& access, ModelWord& data) {
   int times = 0;
   for (int i = 0; i < 2; i++) {
@@ -204,10 +204,10 @@ TEST_CASE("revocable access: no order of steps and of stores lets both sides hav
     Explorer writing({stores}, writes_twice, takes_back<true>), reading({stores}, reads_twice<false>, takes_back<true>);
     for (Explorer* explorer : {&writing, &reading}) {
       CHECK(explorer->violation() == "");
-      // It was refused never, once or twice; the owner got the memory, or looked too seldom.
+      // Access was never refused, or once, or twice; the owner got the memory, or looked too few times.
       CHECK(explorer->ends() == std::set<std::pair<int, int>>{{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 1}});
     }
-    // Who was stopped meanwhile knows that it has read something else.
+    // A reader that was interrupted knows that it has read something else.
     CHECK(violation_of({stores}, reads_twice<true>, takes_back<false>) == "");
     CHECK(contains(violation_of({stores}, reads_twice<false>, takes_back<false>), "read after"));
   }

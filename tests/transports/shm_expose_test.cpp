@@ -1,4 +1,4 @@
-// Shared memory that is exposed: taken back while it is read, and what can be exposed at all.
+// Exposed shared memory: revoked while it is read, and which memory can be exposed.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -63,7 +63,7 @@ TEST_CASE("shm: a sender does not sleep when one of the memories that it exposes
   REQUIRE(p.in.read());
   p.in.release();
   tuttiWait wait{-1, 0};
-  CHECK_FALSE(p.out.wait_begin(&wait));  // there is a slot
+  CHECK_FALSE(p.out.wait_begin(&wait));  // it has a slot
   p.out.wait_end();
   CHECK(p.out.acquire() != nullptr);
   CHECK(p.out.wait_begin(&wait));
@@ -132,7 +132,7 @@ TEST_CASE("shm: a message is written where it was expected, unless the receiver 
 
 namespace {
 
-// A process that is rank 1: it has a link from this one, does `body` with it, stops in the middle, and goes on.
+// A process that is rank 1: it has a link from this process, runs `body` with it, stops in the middle, and goes on.
 struct Stopped {
   Endpoint mine;
   Child child;
@@ -263,7 +263,7 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
     REQUIRE(until([&] { return poll_once(in) && in.peek(&message); }));
     REQUIRE(in.read());
     CHECK(mappings_of_shared_memory() > before);
-    CHECK(mappings_of_shared_memory() <= before + 2);  // the block before it may not have been forgotten yet
+    CHECK(mappings_of_shared_memory() <= before + 2);  // the previous block may not have been forgotten yet
     in.release();
   }
   REQUIRE(child.mail().send("end"));
@@ -327,7 +327,7 @@ TEST_CASE("shm: memory that the peer could not be told of is not exposed") {
   });
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
-  // Who neither reads nor polls leaves in the socket what is said there of each block, until that is full.
+  // A peer that neither reads nor polls leaves the notices of all blocks in the socket, until that is full.
   tuttiMessage message{};
   REQUIRE(until([&] {
     if (!in.peek(&message)) return false;
@@ -362,7 +362,7 @@ TEST_CASE("shared memory: what cannot be shared is said") {
   CHECK(contains(too_much.error().message, "1048576 bytes"));
   CHECK_FALSE(SharedMemory::free(static_cast<char*>(memory.value()) + 1));
   CHECK(SharedMemory::free(memory.value()));
-  CHECK(SharedMemory::find(within, 50) == nullptr);  // also what was registered there
+  CHECK(SharedMemory::find(within, 50) == nullptr);  // including what was registered in it
   CHECK_FALSE(SharedMemory::is_live(part.value()->id));
   CHECK_FALSE(SharedMemory::free(memory.value()));
   CHECK_FALSE(SharedMemory::allocate(size_t{1} << 50));

@@ -1,5 +1,5 @@
-// A member of the group that writes into the shared segment what it likes, whenever it likes: the other side reads and
-// writes nowhere else than it would anyway.
+// A member of the group that writes anything into the shared segment at any time: the other side still reads and writes
+// nowhere else than it would anyway.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,14 +18,14 @@ namespace {
 
 constexpr uint32_t kSlots = 4, kSlotBytes = 4096, kBlockBytes = 8192;
 
-// The receiving half of a link whose sender is another process, as the kernel says, and in the hands of the test.
+// The receiving half of a link whose sender, to the kernel, is another process, but is controlled by the test.
 struct Prey {
   Child sender{[](Mailbox& mail) -> std::string {
     const auto name = mail.receive();
     auto fd = connect_start(unix_abstract_address(*name));
     return fd && mail.send("connected") && mail.receive() ? "" : "no connection";
   }};
-  Fd hostile_socket;  // the other end of what the link hears
+  Fd hostile_socket;  // the other end of the link's socket
   Segment theirs;
   std::optional<RecvLink> link;
 
@@ -57,7 +57,7 @@ struct Prey {
   }
 };
 
-// What rank 1, by hand, gets of a link from rank 0.
+// What rank 1 receives, by hand, of a link from rank 0.
 struct Taken {
   Fd socket;
   Segment segment;
@@ -80,12 +80,12 @@ Result<Taken> take_link(Mailbox& mail) {
   return Taken{std::move(accepted->fd), std::move(segment)};
 }
 
-// Rank 1 makes a link to rank 0 by hand, whose segment has this number, and says that its first message lies at `at`.
+// Rank 1 makes a link to rank 0 by hand, with a segment of this number, and says that its first message is at `at`.
 std::string make_link(std::string_view address, uint64_t id, const void* at) {
   ShmAddress peer;
   memcpy(&peer, address.data(), std::min(address.size(), sizeof peer));
   const tuttiLinkConfig config{sizeof config, 1, 0, Ask().slots, Ask().slot_bytes, 0};
-  static std::optional<Dialer> dialer;  // its socket lives as long as the process
+  static std::optional<Dialer> dialer;  // its socket must stay open as long as the process runs
   dialer.emplace(Dialer::Call{key_of(7), HelloKind::kShm, 1, 0, to_hello_args(config)},
                  std::vector<Address>{unix_abstract_address(peer.name)});
   if (!until([&] { return dialer->advance() == Dialer::Status::kDone; })) return "no connection";
@@ -108,7 +108,7 @@ TEST_CASE("shm: memory of the peer's that becomes longer or moves after it was c
   const Fd file(memfd_create("tutti-test", MFD_CLOEXEC));
   REQUIRE(ftruncate(file.get(), kBlockBytes) == 0);
   memory.take_notice({kFirstBlock, 0, 2 * kBlockBytes}, file, 0);
-  CHECK_FALSE(memory.knows(kFirstBlock));  // longer than its file
+  CHECK_FALSE(memory.knows(kFirstBlock));  // it is longer than its file
   memory.take_notice({kFirstBlock, 0, kBlockBytes}, file, 0);
   CHECK(memory.find(kFirstBlock, kBlockBytes - 1, 1) != nullptr);
   CHECK(memory.find(kFirstBlock, kBlockBytes - 1, 2) == nullptr);
@@ -168,7 +168,7 @@ TEST_CASE("shm: a peer has so many blocks mapped here and no more") {
   CHECK_FALSE(memory.knows(kFirstBlock + kMost));
   memory.take_notice({kFirstBlock, 0, 0}, Fd(), 0);
   memory.take_notice({kFirstBlock + kMost, 0, kBlockBytes}, file, 0);
-  CHECK(memory.knows(kFirstBlock + kMost));  // there is one less
+  CHECK(memory.knows(kFirstBlock + kMost));  // one is forgotten, so there is room
 }
 
 TEST_CASE("shm: what is said of a message counts as it was when it was looked at") {
@@ -179,7 +179,7 @@ TEST_CASE("shm: what is said of a message counts as it was when it was looked at
   CHECK(message.bytes == 100);
   line.where = kInPlace;
   line.bytes = 1 << 30;
-  CHECK_FALSE(prey.link->read());  // an address of another process
+  CHECK_FALSE(prey.link->read());  // an address in another process
   line.where = kPassedOn;
   prey.link->release();
 }
@@ -197,17 +197,17 @@ TEST_CASE("shm: a place holds for one message of one length") {
     return refused;
   };
   prey.publish(1, kInPlace, 0, 3000);
-  CHECK(is_refused());  // nothing was expected
+  CHECK(is_refused());  // nothing was posted
   prey.link->post(1, place, 3000, false);
   prey.publish(2, kInPlace, 0, 3000);
-  CHECK(is_refused());  // but of the next one
+  CHECK(is_refused());  // only the next one may be placed
   prey.publish(3, kInPlace, 0, 3000);
   REQUIRE(prey.link->peek(&message));
   CHECK(message.data == place);
   prey.link->release();
   prey.link->post(1, place, 3000, false);
   prey.publish(4, kInPlace, 0, 3000);
-  CHECK(is_refused());  // not any more
+  CHECK(is_refused());  // no longer posted
   prey.publish(5, kInPlace, 0, 3001);
   CHECK(is_refused());
   SharedMemory::free(place);
@@ -242,7 +242,7 @@ TEST_CASE("shm: whatever is in the segment, a receiver looks for messages nowher
     line.bytes = static_cast<uint32_t>(random());
     REQUIRE(length <= kSlotBytes);
     if (data != nullptr) {
-      // It was mapped elsewhere here than there: what belongs to the segment changes with it.
+      // It is mapped at different addresses on both sides: what belongs to the segment changes with it.
       memcpy(to, data, length);
     } else {
       REQUIRE_FALSE(prey.link->read());

@@ -1,4 +1,4 @@
-// What only shm has to keep: memory by descriptor, and what a peer may hand over.
+// Guarantees that only shm has: memory by descriptor, and what a peer may hand over.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr Ask kAsk{1, 0, 4, 4096};
 
-// What a rank may hand over in place of its segment.
+// Something that a rank may hand over instead of its segment.
 Fd memfd(size_t bytes, int seals) {
   Fd fd(memfd_create("tutti-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 || fcntl(fd.get(), F_ADD_SEALS, seals) != 0) fd.reset();
@@ -55,7 +55,7 @@ bool hand_over(const Fd& line, const std::vector<int>& fds) {
   return ::sendmsg(line.get(), &message, MSG_NOSIGNAL) == 1;
 }
 
-// Rank 0 authenticates and hands over these. Does it get a link?
+// Rank 0 authenticates and hands over these descriptors. Does it get a link?
 bool gets_in(Endpoint& to, const std::vector<int>& fds) {
   const Fd line = authenticate(to, kAsk);
   REQUIRE(line);
@@ -75,7 +75,7 @@ bool gets_in(Endpoint& to, const std::vector<int>& fds) {
 
 }  // namespace
 
-// Any order of sending and receiving, one way, where no payload comes back.
+// Any order of sending and receiving, in one direction, if no payload comes back.
 TEST_CASE("shm: twice as many messages are under way as there are slots, if none is longer than half of one") {
   Pair p = make_pair(&kShmTransport, kAsk);
   constexpr uint32_t kSizes[] = {16, 512, 600, 2048, 2049, 4096};
@@ -130,7 +130,7 @@ TEST_CASE("shm: a rank sends in the payload that it has received last, and any t
       CHECK(before != message.data);
       p.in.release();
       CHECK(out.acquire() == before);
-      out.publish(8, tag);  // it travels in the line and stays
+      out.publish(8, tag);  // it travels in the line, so the payload stays
       CHECK(out.acquire() == message.data);
       out.publish(100, tag);
       REQUIRE(in.peek(&message));
@@ -150,7 +150,7 @@ TEST_CASE("shm: a rank sends in the payload that it has received last, and any t
     p.in.release();
     CHECK(out.acquire() == message.data);
     out.publish(100, tag);
-    CHECK(out.acquire() != message.data);  // it is on its way
+    CHECK(out.acquire() != message.data);  // the payload is on its way
   }
   SECTION("all that are sent one way stay there") {
     std::set<const void*> payloads;
@@ -175,7 +175,7 @@ TEST_CASE("shm: a rank sends in the payload that it has received last, and any t
   }
 }
 
-// Else the peer would take what lies in one link's payload for what lies in another's.
+// Otherwise the peer would confuse one link's payload with another's.
 TEST_CASE("shm: payloads go back only by the link that the peer has paired with theirs, and if both are of one size") {
   using shm::Exchange;
   const uint32_t slot_bytes = GENERATE(4096u, 8192u);
@@ -191,9 +191,9 @@ TEST_CASE("shm: payloads go back only by the link that the peer has paired with 
   CHECK(exchange.segment(Exchange::Side::kSend).header().paired_with == 11);
   auto& paired = exchange.segment(Exchange::Side::kReceive).header().paired_with;
   exchange.take_in({false, 2});
-  CHECK(exchange.choose()->mine);  // the peer has not said yet
+  CHECK(exchange.choose()->mine);  // the peer has not paired yet
   paired = 78;
-  CHECK(exchange.choose()->mine);  // with a link that was there before
+  CHECK(exchange.choose()->mine);  // paired with an earlier link
   paired = 77;
   exchange.take_in({false, 3});
   const auto last = exchange.choose();
@@ -202,7 +202,7 @@ TEST_CASE("shm: payloads go back only by the link that the peer has paired with 
   if (!last->mine) CHECK(last->index == 3);
 }
 
-// Whatever the peer says that it has passed on.
+// Whatever the peer claims to have passed on.
 TEST_CASE("shm: a rank has no more payloads than both links have, and sends in none of another size") {
   using shm::Exchange;
   Fd ours, theirs;
@@ -218,7 +218,7 @@ TEST_CASE("shm: a rank has no more payloads than both links have, and sends in n
     CHECK(payload->mine);
     exchange.give(*payload);
   }
-  CHECK_FALSE(exchange.choose());  // what is left is the peer's
+  CHECK_FALSE(exchange.choose());  // the rest are the peer's
   for (uint32_t i = 0; i < 100; i++) exchange.take_in({true, i % 4});
   int n = 0;
   for (auto payload = exchange.choose(); payload && n < 100; payload = exchange.choose(), n++) exchange.give(*payload);
@@ -286,7 +286,7 @@ TEST_CASE("shm: a peer that authenticates and then hangs up, or talks nonsense, 
   for (int i = 0; i < 100; i++) CHECK_FALSE(poll_once(link.value()));
 }
 
-// As where it can have no descriptor for one.
+// As if it had no descriptor left for one.
 TEST_CASE("shm: a peer of this process that has no bell is woken by the socket") {
   auto a = open_endpoint(&kShmTransport, 0);
   REQUIRE(a);
@@ -319,7 +319,7 @@ TEST_CASE("shm: no file anywhere") {
     size_t n = 0;
     DIR* dir = opendir("/dev/shm");
     while (const dirent* entry = dir != nullptr ? readdir(dir) : nullptr)
-      // Flight recorders are files, and those of tests beside this one come and go.
+      // Flight recorders are files, too, and those of tests running in parallel come and go.
       n += strstr(entry->d_name, "tutti") != nullptr && strncmp(entry->d_name, "tutti-trace.", 12) != 0;
     if (dir != nullptr) closedir(dir);
     return n;
@@ -358,7 +358,7 @@ TEST_CASE("shm: a full queue at the door is waited for") {
   CHECK(poll_once(out.value()));
 }
 
-// Each word costs the other side a system call.
+// Each notification costs the sender a system call.
 TEST_CASE("shm: who has woken up is sent no word of messages and slots") {
   Pair p = make_pair(&kShmTransport, kAsk);
   const auto sleep = [&](Link& link) {
@@ -381,8 +381,8 @@ TEST_CASE("shm: who has woken up is sent no word of messages and slots") {
   }
 }
 
-// Each stores, and then looks for what the other has stored; on two CPUs both would miss it now and then but for the
-// barrier in between. The pauses make them meet at all distances of time.
+// Each side stores, and then looks at what the other has stored; on two CPUs both would miss it now and then without
+// the barrier in between. The pauses vary the time between the two.
 TEST_CASE("shm: of one who falls asleep and one who does not, one sees the other") {
   for (const bool by_kernel : {false, true}) {
     if (by_kernel && !membarrier_is_there()) continue;

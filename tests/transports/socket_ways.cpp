@@ -1,6 +1,6 @@
-// socket_ways [ADDRESS]: what other ways than send and recv bring to a TCP connection, between two processes of this
-// host (loopback, or another ADDRESS of its own). Streams: MSG_ZEROCOPY, vmsplice and splice, io_uring; small messages
-// back and forth: SO_BUSY_POLL, io_uring. Rounds in turns; prints medians and each way's time as a multiple of send's.
+// socket_ways [ADDRESS]: what other ways than send and recv gain on a TCP connection, between two processes of this
+// host (loopback, or another ADDRESS of the host). Streams: MSG_ZEROCOPY, vmsplice and splice, io_uring; small messages
+// back and forth: SO_BUSY_POLL, io_uring. Rounds alternate; prints medians and each way's time as a multiple of send's.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/errqueue.h>
@@ -47,7 +47,7 @@ class End {
     for (size_t sent = 0; sent < bytes;)
       sent += checked(::send(fd_, from + sent, std::min(bytes - sent, kMostAtOnce), MSG_NOSIGNAL), "send");
   }
-  // As a rank that awaits it: it looks all the time.
+  // Like a rank that waits for it: polls all the time.
   virtual void receive(char* to, size_t bytes) {
     for (size_t got = 0; got < bytes;) {
       const ssize_t n = recv(fd_, to + got, bytes - got, MSG_DONTWAIT);
@@ -73,7 +73,7 @@ class ZeroCopy final : public End {
       sent += checked(n, "send");
       begun_++;
     }
-    for (; done_ < begun_; take_notices()) {  // until what was sent may be written again
+    for (; done_ < begun_; take_notices()) {  // until the sent memory may be overwritten
       pollfd one{fd_, 0, 0};
       poll(&one, 1, 10);
     }
@@ -163,7 +163,7 @@ void make(int fd, End** end) {
 struct Way {
   const char* name;
   void (*make)(int fd, End** end);
-  bool streams, answers;  // whether it makes sense for them
+  bool streams, answers;  // whether it makes sense for streams, for answers
 };
 constexpr Way kWays[] = {
     {"send", make<End>, true, true},         {"zerocopy", make<ZeroCopy>, true, false},
@@ -192,7 +192,7 @@ std::array<int, 2> connect_to(const char* address) {
   return {caller, callee};
 }
 
-// Of one message, in microseconds: half of there and back, or of many one way.
+// Microseconds per message: half of a round trip, or the mean of many one way.
 double time_us(const Way& way, const char* address, size_t bytes, int n, bool answers) {
   const auto fds = connect_to(address);
   std::vector<char> data(bytes, 1);

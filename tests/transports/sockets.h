@@ -1,4 +1,4 @@
-// The TCP connections of this process, found from outside of the links that hold them.
+// The TCP connections of this process, found without the links that hold them.
 #pragma once
 
 #include <dirent.h>
@@ -37,7 +37,7 @@ inline uint16_t port_of(int fd, decltype(getsockname)* name) {
   return address.port();
 }
 
-// Both ends of each connection of a new link. Two connections to different ports may have one port of their own.
+// Both ends of each connection of a new link. Two connections to different ports may share their own port.
 struct Ends {
   int from, to;
 };
@@ -52,7 +52,7 @@ inline std::vector<Ends> ends_of_link(const std::set<int>& before, uint16_t list
   return ends;
 }
 
-// One that was just closed has received nothing.
+// A connection that was just closed has received nothing.
 inline tcp_info info_of(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;

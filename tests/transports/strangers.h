@@ -1,4 +1,4 @@
-// Connections made by hand, for what a link would never do. Only for transports whose addresses are understood here.
+// Connections made by hand, to do what a link never would. Only for transports whose addresses are understood here.
 #pragma once
 
 #include <dirent.h>
@@ -9,7 +9,7 @@
 
 namespace tutti::test {
 
-// Where an endpoint of a built-in transport listens, and for which kind of hello.
+// Where an endpoint of a built-in transport listens, and which kind of hello it expects.
 struct Door {
   Address address;
   HelloKind kind;
@@ -48,8 +48,8 @@ inline Key key_of(uint8_t secret) {
   return key;
 }
 
-// Rank 0, as far as the handshake; then the test has the connection. Invalid if it did not get so far.
-// Nobody, if the endpoint has made a link of it meanwhile.
+// Does rank 0's handshake; afterwards the test has the connection. Invalid if the handshake did not get that far, or if
+// the endpoint has made a link of the connection meanwhile.
 inline Fd authenticate(Endpoint& to, const tuttiLinkConfig& ask, int from_rank = 0) {
   const Door door = door_of(to);
   Fd fd = knock(door);
@@ -67,7 +67,7 @@ inline Fd authenticate(Endpoint& to, const tuttiLinkConfig& ask, int from_rank =
   return ended && !is_taken && status == Handshake::Status::kDone ? std::move(fd) : Fd();
 }
 
-// Has the other side hung up?
+// Whether the other side has hung up.
 inline bool hung_up(int fd) {
   char rest[256];
   const ssize_t n = ::recv(fd, rest, sizeof rest, MSG_DONTWAIT);
@@ -79,7 +79,7 @@ inline bool send_raw(const Fd& fd, const void* data, size_t bytes) {
   return static_cast<bool>(send_all(fd.get(), data, bytes, Deadline::after_seconds(kPatienceSeconds)));
 }
 
-// Listens where an endpoint of the transport would, and has an address that leads there.
+// Listens as an endpoint of the transport would, and has an address that leads there.
 struct Impostor {
   Fd listener;
   std::string address;
@@ -106,7 +106,7 @@ inline size_t open_descriptors() {
   return n;
 }
 
-// A rank can still get in, and only that one.
+// Checks that a rank can still get in, and only that one.
 inline void check_open_for_ranks(Endpoint& to, Deadline deadline = Deadline::after_seconds(kPatienceSeconds)) {
   tuttiEndpointConfig config{sizeof config, 0, 2, {}};
   memset(config.group_key, 7, sizeof config.group_key);

@@ -1,4 +1,4 @@
-// Strangers at the door: whatever they say or do not say, they are refused, and ranks get in meanwhile.
+// Strangers at the door: whatever they send or fail to send, they are refused, and ranks get in meanwhile.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ std::string bytes_of(const Hello& hello) {
   return {reinterpret_cast<const char*>(&hello), sizeof hello};
 }
 
-// What strangers say: noise, other protocols, almost the right thing.
+// What strangers send: noise, other protocols, almost the right bytes.
 std::vector<std::string> sayings(const Door& door) {
   std::vector<std::string> all = {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", std::string(sizeof(Hello), '\0'), "\n"};
   std::mt19937_64 random(5);
@@ -75,7 +75,7 @@ TEST_CASE("strangers that talk are refused") {
     REQUIRE(stranger);
     [[maybe_unused]] const ssize_t n = ::send(stranger.get(), all[i].data(), all[i].size(), MSG_NOSIGNAL);
     CHECK(nobody_comes_in(b.value()));
-    // A whole wrong first message ends it sooner than silence does; less waits for the rest.
+    // A complete wrong first message ends the connection sooner than silence; after a part it waits for the rest.
     if (all[i].size() >= sizeof(Hello))
       CHECK(
           until(Deadline::after_seconds(4), [&] { return nobody_comes_in(b.value(), 1) && hung_up(stranger.get()); }));
@@ -126,7 +126,7 @@ TEST_CASE("a rank does not take just anybody who listens for its peer") {
   REQUIRE(error);
   CHECK(contains(error->text, "rank 1"));
   CHECK(contains(error->text, "does not know this group's secret"));
-  // It has shown that it knows the secret, and said nothing else. That proof is worth nothing anywhere else.
+  // It has proved that it knows the secret, and said nothing else. The proof is worthless elsewhere.
   uint8_t said[64];
   const size_t proof_bytes = hello.ciphers != 0 ? 64 : 32;
   REQUIRE(::recv(line.get(), said, sizeof said, MSG_DONTWAIT) == static_cast<ssize_t>(proof_bytes));
@@ -170,7 +170,7 @@ TEST_CASE("silent strangers, more than anybody would wait for, do not keep ranks
     if (half_a_hello) REQUIRE(send_raw(crowd.back(), &hello, sizeof hello / 2));
     if (i % 100 == 0) CHECK(nobody_comes_in(b.value(), 1));
   }
-  // Well before all of them have had the five seconds that a stranger gets.
+  // Well before each of them has used up a stranger's five seconds.
   check_open_for_ranks(b.value(), Deadline::after_seconds(10));
   CHECK(nobody_comes_in(b.value()));
 }
@@ -226,7 +226,7 @@ TEST_CASE("a rank that asks for what no link can be is refused") {
 
 namespace {
 
-// Standard error goes to a file for a while.
+// Redirects standard error to a file for a scope.
 class Overheard {
  public:
   Overheard() : file_(tmpfile()), before_(dup(STDERR_FILENO)) { dup2(fileno(file_), STDERR_FILENO); }
@@ -247,7 +247,7 @@ class Overheard {
   Fd before_;
 };
 
-// No descriptor is to be had while this lives.
+// No descriptor is available while this lives.
 class NoDescriptors {
  public:
   NoDescriptors() {
@@ -311,7 +311,7 @@ TEST_CASE("500 links come and go without a trace") {
   }
   CHECK(open_descriptors() == descriptors);
   CHECK(mappings() == maps);
-  // Attempts that lead nowhere leave nothing either.
+  // Attempts that lead nowhere leave nothing behind either.
   for (uint32_t i = 0; i < 100; i++) {
     auto out = a.value().connect(Ask{1, i}, b.value().address());
     REQUIRE(out);

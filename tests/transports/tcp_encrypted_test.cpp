@@ -1,4 +1,4 @@
-// What somebody on the network between two ranks can read, and what comes of it where he changes something.
+// What an attacker on the network between two ranks can read, and what happens if the attacker changes bytes.
 #include <cstddef>
 #include <cstring>
 #include <deque>
@@ -17,7 +17,7 @@ namespace {
 
 const std::string kPattern = "a pattern that is in the message and nowhere else";
 
-// Takes connections and passes everything on, record by record if it is to change some. No threads: step() moves it.
+// Accepts connections and passes everything on, record by record if it must change some. No threads: step() moves it.
 class Relay {
  public:
   explicit Relay(const std::string& address) : to_(Contact::from_bytes(address).value()) {
@@ -47,9 +47,9 @@ class Relay {
     }
   }
 
-  // Of what the caller says, from now on.
+  // Applied to the caller's bytes from now on.
   std::function<void(std::string* bytes)> change;
-  // From now on: takes who calls, and says nothing to them.
+  // From now on: accepts callers, and sends them nothing.
   bool is_silent = false;
   void break_first() {
     for (const Fd& end : connections_.front().ends) shutdown(end.get(), SHUT_RDWR);
@@ -207,7 +207,7 @@ TEST_CASE("tcp: a configuration that is too short to say so does not encrypt", "
   tuttiEndpointConfig config{sizeof config, 0, 2, {}};
   memset(config.group_key, 7, sizeof config.group_key);
   config.struct_bytes = offsetof(tuttiEndpointConfig, encrypt);
-  config.encrypt = 1;  // what happens to lie behind its end
+  config.encrypt = 1;  // garbage behind the end of the shorter struct
   auto shorter = Endpoint::open(&kTcpTransport, config);
   REQUIRE(shorter);
   Endpoint plain = Tapped::open(1, false);
@@ -227,7 +227,7 @@ TEST_CASE("with encryption no transport is used that cannot encrypt", "[plugin]"
   CHECK(all.value() == std::vector{&kShmTransport, &kTcpTransport});
 }
 
-// 32 s.
+// Takes 32 s.
 TEST_CASE("tcp: who is dialled again and never answers is dialled once more", "[tcp][long]") {
   const Setting two("TUTTI_TCP_CONNECTIONS", "2");
   Tapped link(false);

@@ -1,4 +1,4 @@
-// Links of several TCP connections that lose some of them, at any time and from either side: nothing else is lost.
+// Links of several TCP connections, some of which break, at any time and from either side: nothing else is lost.
 #include <linux/filter.h>
 
 #include <optional>
@@ -13,7 +13,7 @@ using namespace tutti::test;
 
 namespace {
 
-// Payload has come by it, not only a handshake.
+// Whether payload has come over it, not just a handshake.
 bool carries(const Ends& ends) {
   return received_bytes(ends.to) > 100'000;
 }
@@ -23,7 +23,7 @@ struct Fragile {
   Pair pair;
   std::vector<Ends> ends;
 
-  // Those that are there now.
+  // The current connections.
   std::vector<Ends> find() const {
     return ends_of_link(before, Contact::from_bytes(pair.receiver.address())->addresses[0].port());
   }
@@ -32,25 +32,25 @@ Fragile make_fragile(const Ask& ask, size_t n) {
   const Setting several("TUTTI_TCP_CONNECTIONS", std::to_string(n).c_str());
   std::set<int> before = connections();
   Fragile fragile{std::move(before), make_pair(&kTcpTransport, ask), {}};
-  // A porter has a descriptor of each for a moment, too.
+  // For a moment a porter has a descriptor of each, too.
   REQUIRE(until([&] { return (fragile.ends = fragile.find()).size() == n; }));
   return fragile;
 }
 
-// What has arrived there stays readable. If it is the receiver's end, what arrives later is answered with a reset.
+// Data that have arrived stay readable. If it is the receiver's end, data that arrive later are answered with a reset.
 void break_connection(std::vector<Ends>& ends, std::mt19937& random) {
   const size_t i = random() % ends.size();
   shutdown(random() % 2 == 0 ? ends[i].from : ends[i].to, SHUT_RDWR);
   ends.erase(ends.begin() + static_cast<ptrdiff_t>(i));
 }
 
-// Who has handed all to the kernel is done, but what a connection has lost is sent again by who looks at its link. One
-// that never looks again leaves the receiver waiting.
+// A sender is done once the kernel has everything, but only a sender that still polls its link sends again what a
+// connection has lost. If it never polls again the receiver waits.
 void attend(Side& from) {
   if (from.done()) from.step();
 }
 
-// Exposes every message from a place of its own, which it scribbles over as soon as it may.
+// Exposes every message from its own memory, which it overwrites as soon as it may.
 class Exposer final : public Side {
  public:
   Exposer(Link& link, const Traffic& traffic) : Side(link, traffic), memory_(traffic.max_bytes + 64) {}
@@ -130,7 +130,7 @@ TEST_CASE("several connections: what breaks when all was handed over is sent aga
     const Traffic traffic{seed, 8, 1u << 19};
     Sender sender(fragile.pair.out, traffic);
     Receiver receiver(fragile.pair.in, traffic);
-    // Seldom received, so that kernels hold what has not arrived.
+    // Received rarely, so that kernels hold undelivered data.
     REQUIRE(until([&] {
       while (sender.step()) continue;
       return sender.done() || (receiver.step(), false);
@@ -150,7 +150,7 @@ TEST_CASE("several connections: what a broken one had is unsent again") {
     const int few = 64 << 10;
     REQUIRE(setsockopt(ends.to, SOL_SOCKET, SO_RCVBUF, &few, sizeof few) == 0);
   }
-  // Nobody receives: kernels take some of the messages, and no more.
+  // Nobody receives: the kernels accept some of the messages only.
   Link& out = fragile.pair.out;
   uint32_t published = 0;
   for (; published < 64; published++) {
@@ -187,11 +187,11 @@ TEST_CASE("several connections: when all have broken, both ends say whom they ha
 }
 
 TEST_CASE("several connections: what broke comes back, and carries everything when the others break in their turn") {
-  // TUTTI_PORT: by way of a porter, who has to be told at which door, again.
+  // TUTTI_PORT: through a porter, which must be told the door again.
   const bool has_one_port = GENERATE(false, true);
   CAPTURE(has_one_port);
   uint16_t port_number = 0;
-  REQUIRE(listen_any(0, &port_number));  // one that is free now
+  REQUIRE(listen_any(0, &port_number));  // a free one
   std::optional<Setting> one_port;
   if (has_one_port) one_port.emplace("TUTTI_PORT", std::to_string(port_number).c_str());
   Fragile fragile = make_fragile(Ask{1, 0, 4, 200000 / 64 * 64}, 3);
@@ -211,7 +211,7 @@ TEST_CASE("several connections: what broke comes back, and carries everything wh
   uint16_t kept = 0;
   for (int round = 0; round < 3; round++) {
     INFO("round " << round);
-    // All but one that has come back in the last round.
+    // Breaks all connections except one that came back in the last round.
     const auto keep =
         std::find_if(fragile.ends.begin(), fragile.ends.end(), [&](const Ends& e) { return port(e) != kept; });
     kept = port(*keep);
@@ -227,7 +227,7 @@ TEST_CASE("several connections: what broke comes back, and carries everything wh
                return !broken.contains(port(ends)) && carries(ends);
              });
     }));
-    CHECK(now_ns() - broken_ns >= 500'000'000);  // who refuses it would be asked all the time
+    CHECK(now_ns() - broken_ns >= 500'000'000);  // else a peer that refuses would be called all the time
     REQUIRE(sender.trouble() + receiver.trouble() == "");
   }
 }
@@ -250,7 +250,7 @@ TEST_CASE("several connections: what was sent again counts once, also of one tha
   };
   REQUIRE(run_until([&] { return resent_segments(lossy) >= 3 && fragile.pair.out.state().resent >= 3; }));
   shutdown(lossy, SHUT_RDWR);
-  const uint64_t by_lossy = resent_segments(lossy);  // some more, perhaps, until it is closed
+  const uint64_t by_lossy = resent_segments(lossy);  // a few more, perhaps, until it is closed
   REQUIRE(run_until([&] { return !connections().contains(lossy); }));
   const uint64_t counted = fragile.pair.out.state().resent;
   CHECK(counted >= by_lossy);

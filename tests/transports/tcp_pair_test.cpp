@@ -1,4 +1,4 @@
-// Links both ways between two ranks share the lower one's connection for what is small.
+// Links in both directions between two ranks share the lower rank's connection for small messages.
 #include "sockets.h"
 #include "traffic.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kSmall = 64, kLarge = 64 << 10;
 
-// Ranks 0 and 1 of this thread. Links go before endpoints.
+// Ranks 0 and 1, in this thread. Links are destroyed before endpoints.
 struct BothWays {
   std::set<int> before = connections();
   Endpoint ranks[2] = {open_endpoint(&kTcpTransport, 0).value(), open_endpoint(&kTcpTransport, 1).value()};
@@ -47,7 +47,7 @@ struct BothWays {
 
 }  // namespace
 
-// Else these tests count one more, once in some hundred pairs.
+// Otherwise these tests would count one too many, once in some hundred pairs.
 TEST_CASE("tcp: two connections to different ports that have one port of their own are told apart") {
   const std::set<int> before = connections();
   Address own = resolve("127.0.0.1", 0).value().at(0);
@@ -74,13 +74,13 @@ TEST_CASE("tcp: two connections to different ports that have one port of their o
 TEST_CASE("tcp: what is small goes both ways by one connection, what is large by two") {
   BothWays pair(4, GENERATE(0, 1));
   const Ends lower = pair.connection(0), higher = pair.connection(1);
-  REQUIRE(pair.exchange(10, kSmall) == "");  // however the halves came about
+  REQUIRE(pair.exchange(10, kSmall) == "");  // whichever half was made first
   const uint64_t there = received_bytes(lower.to), back = received_bytes(lower.from), own = received_bytes(higher.to);
   REQUIRE(pair.exchange(100, kSmall) == "");
   CHECK(received_bytes(lower.to) > there + 100 * 48);
   CHECK(received_bytes(lower.from) > back + 100 * 48);
   CHECK(received_bytes(higher.to) == own);
-  CHECK(received_bytes(higher.from) < 1000);  // a handshake
+  CHECK(received_bytes(higher.from) < 1000);  // just a handshake
   REQUIRE(pair.exchange(100, kLarge) == "");
   CHECK(received_bytes(higher.to) > own + 10 * kLarge);
   CHECK(received_bytes(lower.from) < back + 10 * kLarge);
@@ -137,7 +137,7 @@ TEST_CASE("tcp: a connection of a pair that breaks is an error of both ranks") {
   const Ends ends = pair.connection(of);
   shutdown(at_sender ? ends.from : ends.to, SHUT_RDWR);
   check_gone(pair.out[of], format("rank %d", 1 - of));
-  // Whose operation has failed closes.
+  // A rank whose operation has failed closes its links.
   close(pair.out[of]);
   close(pair.in[of]);
   check_gone(pair.in[1 - of], format("rank %d", of));

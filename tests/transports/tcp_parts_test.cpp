@@ -1,4 +1,4 @@
-// Parts of tcp's links, each by itself: what waits, what is silent, what takes whose place.
+// Parts of tcp's links, separately: waiting, silence, and the replacement of messages.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -50,11 +50,11 @@ TEST_CASE("tcp: a connection is as fast as of late, whatever silence came betwee
     for (double t = 0; t < seconds; t += kTick) rate.add(bytes_per_second * kTick, kTick);
   };
   rate.add(1e6, 0.001);
-  CHECK(rate.bytes_per_second() == 0);  // too short to tell
+  CHECK(rate.bytes_per_second() == 0);  // too short for an estimate
   learn(50e6, 1);
   CHECK(rate.bytes_per_second() == Approx(50e6).epsilon(0.01));
   learn(0, 1.9);
-  CHECK(rate.bytes_per_second() > 5e6);  // it may be back
+  CHECK(rate.bytes_per_second() > 5e6);  // the connection may have recovered
   learn(50e6, 1);
   CHECK(rate.bytes_per_second() == Approx(50e6).epsilon(0.01));
   rate.add(64e3, 1.9);  // as seen by a rank that has computed meanwhile
@@ -78,7 +78,7 @@ TEST_CASE("tcp: a connection that looks too slow for its part, and gets none, is
   const double after = silence.rate.bytes_per_second();
   CHECK(is_loaded == (after > 50e6));  // 1 % each time
   CHECK(is_loaded != (after == Approx(1e6)));
-  silence.look(here.get(), now + 3'600'000 * tcp::kMs, is_loaded);  // nobody had anything to do
+  silence.look(here.get(), now + 3'600'000 * tcp::kMs, is_loaded);  // there was nothing to do
   CHECK(silence.rate.bytes_per_second() < 1.02 * after);
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("tcp: a silence means a loss after many tries or three times the limit
   constexpr int64_t kLimit = 20 * tcp::kMs;
   tcp::Silence silence;
   silence.silent_ns = kLimit;
-  CHECK_FALSE(silence.lasts(kLimit));  // there is nothing to answer
+  CHECK_FALSE(silence.lasts(kLimit));  // nothing awaits an answer
   silence.view.tcpi_probes = 3;
   CHECK(silence.lasts(kLimit));
   CHECK_FALSE(silence.lasts(kLimit + 1));

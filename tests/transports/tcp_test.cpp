@@ -1,4 +1,4 @@
-// What only tcp has to keep: frames cut anywhere, small buffers, interfaces.
+// Guarantees that only tcp has: frames cut anywhere, small buffers, interfaces.
 #include <netinet/in.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr Ask kTcpAsk{1, 0, 4, 64 << 10};
 
-// Rank 1 with a link from a rank 0 that is only a socket.
+// Rank 1 with a link from a rank 0 that is just a socket.
 struct RawSender {
   Endpoint endpoint;
   Fd line;
@@ -36,7 +36,7 @@ RawSender raw_sender() {
   return raw;
 }
 
-// A connection of rank 0, as far as the handshake: which one of how many. The links that come of it are added.
+// Does the handshake of one of rank 0's connections: its index, and how many there are. Adds the links that are made.
 Fd connect_as(Endpoint& to, uint32_t index, uint32_t n_connections, std::vector<Link>* links) {
   const Door door = door_of(to);
   Fd line = knock(door);
@@ -78,7 +78,7 @@ TEST_CASE("tcp: messages come where they are expected, if nothing of them has co
   const Traffic traffic{44, 200, 64 << 10};
   Receiver receiver(raw.in, traffic);
   for (uint64_t i = 0; i < traffic.messages; i++) {
-    receiver.step();  // finds nothing, and expects
+    receiver.step();  // finds nothing, and expects the next one
     REQUIRE(send_raw(raw.line, frame(traffic, i).data(), frame(traffic, i).size()));
     REQUIRE(run(receiver, false, i + 1) == "");
   }
@@ -152,7 +152,7 @@ TEST_CASE("tcp: several connections: one that is blocked does not hold up the ot
   const Traffic traffic{45, times(2000), 64 << 10};
   Sender sender(p.out, traffic);
   Receiver receiver(p.in, traffic);
-  // The receiver rests until the sender is stuck, again and again.
+  // The receiver pauses until the sender is stuck, again and again.
   CHECK(run_together({&sender, &receiver}, [&](Side& side) { return &side == &sender ? 1000u : 3u; }) == "");
 }
 
@@ -200,8 +200,8 @@ TEST_CASE("tcp: what has come before a connection ended is there as long as nobo
   check_gone(raw.in, "rank 0");
 }
 
-// A message of two pieces, by two connections that are only sockets. One has brought half a piece when the other brings
-// the whole message; the rest of that piece comes when its slot is another message's.
+// A message of two pieces, over two connections that are just sockets. One has brought half a piece when the other
+// brings the whole message; the rest of that piece comes when its slot belongs to another message.
 TEST_CASE("tcp: several connections: what comes late of a message does not go into the next one in its slot") {
   RawSender raw{open_endpoint(&kTcpTransport, 1).value(), Fd(), {}};
   const Door door = door_of(raw.endpoint);
@@ -274,8 +274,8 @@ TEST_CASE("tcp: what is no frame fails the link") {
   std::string bytes(64, 'G');
   tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, too_large);
   if (kind == 1) header.bytes = 0;
-  if (kind == 2) header = tcp::make_header(tuttiTag{}, 1, 0);       // not the next
-  if (kind == 4) header = tcp::make_header(tuttiTag{}, 0, 100, 1);  // of a message of one piece
+  if (kind == 2) header = tcp::make_header(tuttiTag{}, 1, 0);       // not the next message
+  if (kind == 4) header = tcp::make_header(tuttiTag{}, 0, 100, 1);  // a second piece of a message of one piece
   if (kind > 0) bytes.assign(reinterpret_cast<const char*>(&header), sizeof header);
   REQUIRE(send_raw(raw.line, bytes.data(), bytes.size()));
   const auto error = poll_to_failure(raw.in);
@@ -312,7 +312,7 @@ TEST_CASE("tcp: a connection that no link has a place for is refused, and distur
 
 namespace {
 
-// A rank with a link to the other of two that is only a socket, of small buffers if wished.
+// A rank with a link to a peer that is just a socket, with small buffers if wanted.
 struct RawReceiver {
   Endpoint endpoint;
   Link out;
@@ -321,7 +321,7 @@ struct RawReceiver {
 RawReceiver raw_receiver(const Ask& ask = kTcpAsk, int buffer_bytes = 0) {
   const int rank = 1 - ask.peer;
   Impostor impostor = listen_as_impostor(&kTcpTransport);
-  // Connections inherit it, and with it a small window.
+  // Connections inherit it, and a small window with it.
   if (buffer_bytes > 0) setsockopt(impostor.listener.get(), SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);
   Acceptor acceptor(only(std::move(impostor.listener)), key_of(7), HelloKind::kTcp, ask.peer);
   RawReceiver raw{open_endpoint(&kTcpTransport, rank).value(), {}, Fd()};
@@ -368,7 +368,7 @@ TEST_CASE("tcp: what an operation has exposed is not sent any more once that has
   REQUIRE(raw.out.unsent() == 1);
   raw.out.revoke();
   std::fill(memory.begin(), memory.end(), 'y');
-  // It takes whatever comes, while the sender looks at its link, and then that goes.
+  // The peer takes whatever comes, while the sender polls its link, and then until the sender has gone.
   std::string piece(100'000, '\0');
   const auto receive = [&] {
     const ssize_t n = ::recv(raw.line.get(), piece.data(), piece.size(), MSG_DONTWAIT);

@@ -1,5 +1,5 @@
-// The contract suite takes every transport there is through the same tests. Helpers: endpoints, links, processes.
-// Every wait ends: what is not there after kPatienceSeconds is a failure, not a hang.
+// The contract suite runs every available transport through the same tests. Helpers: endpoints, links, processes.
+// Every wait ends: what has not come after kPatienceSeconds is a failure, not a hang.
 #pragma once
 
 #include <signal.h>
@@ -28,7 +28,7 @@
 
 namespace tutti::test {
 
-// An environment variable, as long as this lives.
+// Sets an environment variable while it lives.
 class Setting {
  public:
   Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -40,7 +40,7 @@ class Setting {
 
 inline constexpr double kPatienceSeconds = 30;
 
-// `n` repetitions, fewer where each takes ten times as long: under sanitizers, or CONTRACT_TEST_DIVISOR times as long
+// `n` repetitions, fewer where each takes ten times as long (under sanitizers), or CONTRACT_TEST_DIVISOR times as long
 // (in an emulated machine).
 inline uint64_t times(uint64_t n) {
   static const char* divisor = getenv("CONTRACT_TEST_DIVISOR");
@@ -48,7 +48,7 @@ inline uint64_t times(uint64_t n) {
   return std::max<uint64_t>(1, n / by);
 }
 
-// Those that TUTTI_TRANSPORTS names, a plugin perhaps; else all.
+// The transports that TUTTI_TRANSPORTS names, perhaps a plugin; else all.
 inline std::vector<const tuttiTransport*> transports() {
   const auto found = find_transports(env_string(Env::kTransports));
   if (found) return found.value();
@@ -56,8 +56,8 @@ inline std::vector<const tuttiTransport*> transports() {
   exit(1);
 }
 
-// Between two looks at what is not there yet. Nobody yields: that gives up the rest of a time slice, which next to a
-// busy process is milliseconds.
+// Between two looks at something that has not come yet. It does not yield: that gives up the rest of a time slice,
+// which is milliseconds next to a busy process.
 class Patience {
  public:
   void wait() {
@@ -109,7 +109,7 @@ inline Result<Endpoint> open_endpoint(const tuttiTransport* table, int rank, int
   return Endpoint::open(table, config);
 }
 
-// How a link is asked for.
+// The parameters with which a link is requested.
 struct Ask {
   int peer = 1;
   uint32_t channel = 0;
@@ -118,13 +118,13 @@ struct Ask {
   operator tuttiLinkConfig() const { return {sizeof(tuttiLinkConfig), peer, channel, slots, slot_bytes, 0}; }
 };
 
-// Where the receiver has posted the next message, or null.
+// The receiver's place for the next message, or null.
 inline void* posted_place(Link& link, uint32_t bytes) {
   void* at = nullptr;
   return link.acquire(nullptr, bytes, TUTTI_IF_POSTED, &at) == TUTTI_POSTED ? at : nullptr;
 }
 
-// Polls a link once: "" while it is well or on its way, else what it says.
+// The result of polling a link once: ready, not ready yet, or its error.
 struct Health {
   bool ready = false;
   tuttiTransportError error{};
@@ -143,7 +143,7 @@ inline std::optional<tuttiTransportError> poll_to_failure(Link& link) {
   if (!until([&] { return !(health = poll_once(link)); })) return std::nullopt;
   return health.error;
 }
-// Fails, says whose link it was, and stays failed.
+// Checks that the link fails, names its rank, and stays failed.
 inline void check_gone(Link& link, const std::string& rank) {
   const auto error = poll_to_failure(link);
   REQUIRE(error);
@@ -162,7 +162,7 @@ inline bool take(Endpoint& endpoint, Link* link) {
   return endpoint.accept(link).value();
 }
 
-// Brings one link up by turns on both sides.
+// Makes one link, with both sides alternating.
 inline bool join(Endpoint& from, const Ask& ask, Endpoint& to, Link* out, Link* in,
                  Deadline deadline = Deadline::after_seconds(kPatienceSeconds)) {
   auto connected = from.connect(ask, to.address());
@@ -180,7 +180,7 @@ inline bool join(Endpoint& from, const Ask& ask, Endpoint& to, Link* out, Link* 
          !failed;
 }
 
-// Two ranks of this thread and a link from rank 0 to rank 1. Links go before endpoints.
+// Two ranks in this thread and a link from rank 0 to rank 1. Links are destroyed before endpoints.
 struct Pair {
   Endpoint sender, receiver;
   Link out, in;
@@ -194,7 +194,7 @@ inline Pair make_pair(const tuttiTransport* table, const Ask& ask = {}) {
   return pair;
 }
 
-// Whole strings between a process and the one that it forked.
+// Exchanges whole strings between a process and its child.
 class Mailbox {
  public:
   explicit Mailbox(Fd fd) : fd_(std::move(fd)) {}
@@ -215,8 +215,8 @@ class Mailbox {
   Fd fd_;
 };
 
-// A process of its own. Its body says "" or what went wrong; Catch's assertions are not for it. Fork while there is one
-// thread only.
+// A child process. Its body returns "" or what went wrong; it must not use Catch's assertions. Fork while there is only
+// one thread.
 class Child {
  public:
   using Body = std::function<std::string(Mailbox&)>;

@@ -1,4 +1,4 @@
-// Streams of messages that prove themselves: size, tag and payload of message i follow from the seed and i.
+// Streams of messages that can be verified: size, tag and payload of message i follow from the seed and i.
 #pragma once
 
 #include <poll.h>
@@ -23,7 +23,7 @@ struct Traffic {
   uint64_t messages = 1000;
   uint32_t max_bytes = 4096;
 
-  // Empty, one byte, full, and everything between.
+  // Empty, one byte, full, and anything between.
   uint32_t bytes_of(uint64_t i) const {
     const uint64_t r = mix(seed ^ i);
     const auto any = static_cast<uint32_t>((r >> 8) % (max_bytes + 1));
@@ -36,14 +36,14 @@ struct Traffic {
       default: return any;
     }
   }
-  // In runs, as operations of several messages are, whose tags count on by one or by more.
+  // In runs, like operations of several messages, whose tags increase by one or more.
   tuttiTag tag_of(uint64_t i) const {
     const uint64_t run = i / 8;
     return {{i << run % 4 * 4, seed, mix(run), ~run}};
   }
 
-  // The same random bytes for all, from another one on. Made anew they took half of these tests' time under
-  // ThreadSanitizer. So many that no power of two is a multiple: blocks that change places are seen.
+  // The same random bytes for all, starting at different positions. Generating new ones took half of these tests' time
+  // under ThreadSanitizer. Their number is prime, so that swapped blocks are noticed.
   void fill(uint64_t i, void* data) const {
     static const auto random = [] {
       std::array<char, 65521> bytes;
@@ -58,14 +58,14 @@ struct Traffic {
       to += some, left -= some;
     }
   }
-  // "" or what is wrong with a message that should be number i.
+  // "", or what is wrong with a message that should be number i.
   std::string check(uint64_t i, const tuttiMessage& m) const {
     const tuttiTag tag = tag_of(i);
     if (memcmp(&tag, &m.tag, sizeof tag) != 0)
       return format("message %llu came with the tag of %llu", static_cast<unsigned long long>(i),
                     static_cast<unsigned long long>(m.tag.word[0]));
     if (m.bytes != bytes_of(i)) return format("message of %u bytes came with %u", bytes_of(i), m.bytes);
-    // Lines for what is large; the smallest messages may come within a line.
+    // Large payloads are aligned to cache lines; the smallest messages may be within a line.
     const uintptr_t alignment = m.bytes > 16 ? 64 : 16;
     if (reinterpret_cast<uintptr_t>(m.data) % alignment != 0) return "payload is not aligned";
     std::string expected(m.bytes, '\0');
@@ -74,7 +74,7 @@ struct Traffic {
   }
 };
 
-// One end of a stream. step(): whether it got on; else it has polled the link.
+// One end of a stream. step() returns whether it made progress; otherwise it has polled the link.
 class Side {
  public:
   Side(Link& link, const Traffic& traffic) : link_(link), traffic_(traffic) {}
@@ -85,7 +85,7 @@ class Side {
   uint64_t count() const { return next_; }
   const std::string& trouble() const { return trouble_; }
 
-  // Sleeps as an executor does; false, with trouble, if nothing woke it.
+  // Sleeps as an executor does; false, with trouble set, if nothing woke it.
   bool sleep() {
     tuttiWait wait{-1, 0};
     bool woken = true;
@@ -152,7 +152,7 @@ class Receiver final : public Side {
   bool step() override {
     tuttiMessage message{};
     post_ahead();
-    if (mix(~next_) % 2 != 0) link_.match(traffic_.bytes_of(next_), traffic_.tag_of(next_));  // also where none is
+    if (mix(~next_) % 2 != 0) link_.match(traffic_.bytes_of(next_), traffic_.tag_of(next_));  // even if there is none
     if (!link_.peek(&message)) {
       post();
       return poll_link();
@@ -167,7 +167,7 @@ class Receiver final : public Side {
   }
   bool done() override { return next_ == traffic_.messages; }
   bool waits_for_slot() const override { return false; }
-  // Messages that came where they were posted.
+  // Messages that arrived at their posted places.
   uint64_t placed() const { return placed_; }
 
  private:
@@ -179,14 +179,14 @@ class Receiver final : public Side {
   }
   void* place() { return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(place_.data()) + 63) / 64 * 64); }
   void* place_ahead() { return place_ahead_.get(); }
-  // One at a time of the messages that come later, some with a wrong size.
+  // Posts one later message at a time, some of them with a wrong size.
   void post_ahead() {
     if (ahead_ > next_ || (ahead_ == next_ && next_ > 0) || next_ % 2 != 0) return;
     const auto ahead = static_cast<uint32_t>(1 + mix(next_) % 3);
     ahead_ = next_ + ahead;
     link_.post(ahead, place_ahead(), traffic_.bytes_of(ahead_) + (mix(~ahead_) % 4 == 0));
   }
-  // Of some messages the place is told, of some of these with a wrong size.
+  // Posts places for some messages, some of them with a wrong size.
   void post() {
     const uint64_t kind = mix(~next_) % 4;
     if (kind < 2) link_.post(0, place(), traffic_.bytes_of(next_) + static_cast<uint32_t>(kind));
@@ -196,14 +196,14 @@ class Receiver final : public Side {
   };
   std::vector<char> place_ = std::vector<char>(traffic_.max_bytes + 128);
   std::unique_ptr<void, Free> place_ahead_{SharedMemory::allocate(traffic_.max_bytes + 128).value()};
-  uint64_t ahead_ = 0;  // the message that is posted there
+  uint64_t ahead_ = 0;  // message for which that place is posted
   uint64_t registration_;
   uint64_t placed_ = 0;
 };
 
 // Runs one end until it is done, or has done `enough`: "" or what went wrong.
 inline std::string run(Side& side, bool sleeping = false, uint64_t enough = UINT64_MAX) {
-  Deadline deadline = Deadline::after_seconds(kPatienceSeconds);  // of a moment without progress
+  Deadline deadline = Deadline::after_seconds(kPatienceSeconds);  // of one step without progress
   Patience patience;
   bool waited = false;
   while (!side.done() && side.count() < enough) {
@@ -223,7 +223,7 @@ inline std::string run(Side& side, bool sleeping = false, uint64_t enough = UINT
   return "";
 }
 
-// Runs all of them by turns in this thread; `turns(side)` is how often a side may step at a time.
+// Runs all ends alternately in this thread; `turns(side)` is the number of steps that a side may make at a time.
 template <class Turns>
 std::string run_together(const std::vector<Side*>& sides, Turns&& turns) {
   Deadline deadline = Deadline::after_seconds(kPatienceSeconds);

@@ -1,4 +1,4 @@
-// Sleeping on a link: whatever lets it go on wakes, and nothing is slept through.
+// Sleeping on a link: whatever lets it continue wakes it, and no wake-up is lost.
 #include <poll.h>
 
 #include <cstring>
@@ -12,14 +12,14 @@ using namespace tutti::test;
 
 namespace {
 
-// Sleeps on `link` until it can go on: a message, or a slot. False if it was not woken.
+// Sleeps on `link` until it can continue: a message, or a slot. False if it was not woken.
 bool sleep_until(Link& link, const std::function<bool()>& can_go_on) {
   return until([&] {
     if (can_go_on()) return true;
     tuttiWait wait{-1, 0};
     if (link.wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
-      ::poll(&p, 1, static_cast<int>(kPatienceSeconds * 1000));  // all patience spent if not woken
+      ::poll(&p, 1, static_cast<int>(kPatienceSeconds * 1000));  // uses up the whole time if it is not woken
     }
     link.wait_end();
     poll_once(link);
@@ -54,7 +54,7 @@ TEST_CASE("nobody sleeps when there is something to do") {
 
 TEST_CASE("who waits is told on which CPU of this host the peer is") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
-  if (strcmp(t->name, "shm") != 0 && strcmp(t->name, "tcp") != 0) return;  // others do not know
+  if (strcmp(t->name, "shm") != 0 && strcmp(t->name, "tcp") != 0) return;  // other transports do not know
   INFO(t->name);
   const std::vector<int> cpus = tutti_test::cpus_here();
   REQUIRE(!cpus.empty());
@@ -100,7 +100,7 @@ TEST_CASE("a message that was sent before or after wait_begin wakes the receiver
 TEST_CASE("messages that came with others wake too") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
-  // More messages than slots on their way at once; the receiver never polls before it sleeps.
+  // More messages than slots are in flight at once; the receiver never polls before it sleeps.
   Pair p = make_pair(t, Ask{1, 0, 2, 64});
   uint32_t sent = 0, received = 0;
   while (received < 100) {
@@ -146,7 +146,7 @@ TEST_CASE("a freed slot wakes the sender") {
   }
 }
 
-// It would sleep for a tenth of a second, where nothing else wakes it.
+// It would sleep for 0.1 s if nothing else woke it.
 TEST_CASE("a freed slot wakes the sender, also where a message the other way brings the news") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
@@ -218,7 +218,7 @@ TEST_CASE("a link on its way can be slept on") {
 
 namespace {
 
-// Two links, one token going round; both ends always sleep. `begins` has it first.
+// Two links, one token going round; both ends always sleep. The end that `begins` has it first.
 std::string ping_pong(Link& out, Link& in, bool begins, uint64_t rounds) {
   uint64_t sleeps = 0;
   for (uint64_t i = 0; i < rounds; i++) {

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# A benchmark in the guest: links of verbs against perftest on the same two devices, by turns; medians of the rounds, and
-# what is posted and completed for a message. An emulator's times tell about overheads only, so nothing fails for them.
+# A benchmark in the guest: links of verbs against perftest on the same two devices, alternately; medians of the rounds,
+# and the posts and completions per message. An emulator's times show only overheads, so they never make it fail.
 #   tools/verbs-check 'rounds=5; . "$tests/against_perftest.sh"'
 two_hosts
 sizes=(64 4096 131072)
 
-# clients TOOL BYTES [WATCHER...]: runs perftest's tool, its client under a watcher. It posts by the same call as Tutti.
+# clients TOOL BYTES [WATCHER...]: runs perftest's tool, its client under a watcher. It posts with the same call as Tutti.
 clients() {
   local tool=$1 options=(-x 0 -F -n 1000 -s "$2")
   shift 2
@@ -43,11 +43,11 @@ for size in "${sizes[@]}"; do
       (our_lat <= 1.3 * lat ? "ok" : "MISSED"), bw, our_bw, our_bw / (bw + 1e-9), (our_bw >= 0.9 * bw ? "ok" : "MISSED"), counts, our_counts }'
 done
 
-# What "send: 1 instructions, and 2 in the device's library" says, for all such lines.
+# Summarises all lines of the form "send: 1 instructions, and 2 in the device's library".
 instructions() { awk '/ instructions, and / { printf "%s%s %d + %d", (n++ ? ", " : ""), $1, $2, $5 }' "$1"; }
 echo "instructions of a message of 64 bytes in user space, the program's + those of the device's library, single-stepped:"
 for tool in ib_write_lat ib_write_bw; do
-  # As many of bw's as it has completions for at a time.
+  # For bw as many messages as it has completions for at a time.
   clients $tool 64 "$build/tests/verbs/count_verbs" 500 $([ $tool = ib_write_lat ] && echo 532 || echo 600)
   echo "  $tool: $(instructions "$out.client")"
 done

@@ -1,5 +1,5 @@
-// What a link costs next to bare RDMA writes, for each size: the time from rank to rank of a message, the rate of many,
-// and how many writes are posted and completions taken for each of those. Two processes, on the devices rxe1 and rxe2.
+// What a link costs compared with bare RDMA writes, for each size: the time of a message from rank to rank, the rate of
+// many, and the writes posted and completions taken per message. Two processes, on the devices rxe1 and rxe2.
 //   bench_verbs BYTES...        prints, a line for each size: bytes latency_us MiB_per_s writes completions
 #include <algorithm>
 
@@ -57,7 +57,7 @@ void receive_one(Link& link) {
   link.release();
 }
 
-// Large ones are sent from where they lie, as from a user's registered memory.
+// Large messages are sent directly from their memory, as from a user's registered memory.
 const char* exposed_of(const char* data, uint32_t bytes) {
   return bytes >= kLeastLentBytes ? data : nullptr;
 }

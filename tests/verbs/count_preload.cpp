@@ -1,4 +1,4 @@
-// LD_PRELOAD for programs that are not ours: says at the end what was counted, or lets count_verbs watch.
+// LD_PRELOAD for other programs: prints the counts at the end, or lets count_verbs watch.
 #include <sys/mman.h>
 
 #include <cstdio>

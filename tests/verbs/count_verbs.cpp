@@ -1,10 +1,10 @@
-// What a message costs: instructions of the sender and of the receiver, those of the device's library apart, writes
-// posted and completions taken. Both ends are in one process, which is single-stepped while it sends or receives one
-// message. Means over many messages of 64 bytes, because some things are done once in several. Only what runs in user
-// space is counted. A benchmark, not a test; TUTTI_IB_HCA says with which devices.
-//   count_verbs FROM END COMMAND...     instead counts those of another program, preloaded with count_preload.so, from
-//                                       its post number FROM to that number END; a device is faster than single steps,
-//                                       so it does not wait
+// What a message costs: instructions of the sender and of the receiver, separately those of the device's library,
+// writes posted and completions taken. Both ends are in one process, which is single-stepped while it sends or receives
+// one message. Means over many messages of 64 bytes, because some things are done once for several of them. Only user
+// space is counted. A benchmark, not a test; TUTTI_IB_HCA names the devices.
+//   count_verbs FROM END COMMAND...     counts another program instead, preloaded with count_preload.so, from its post
+//                                       number FROM to number END; a device is faster than single steps, so the
+//                                       program does not wait
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 
@@ -19,7 +19,7 @@ using namespace tutti::test;
 
 namespace {
 
-enum Kind : int { kNothing, kSend, kReceive, kMark, kKinds };  // kMark: what the counting itself takes
+enum Kind : int { kNothing, kSend, kReceive, kMark, kKinds };  // kMark: the counting's own cost
 constexpr int kWarmUps = 40, kMessages = 32;                   // whole rounds of the slots
 
 template <class Work>
@@ -52,7 +52,7 @@ void step_through(bool counts, Kind kind, Work&& work) {
       out.acquire();
       out.publish(64, tuttiTag{{static_cast<uint64_t>(i)}});
     });
-    usleep(1000);  // it arrives
+    usleep(1000);  // until it arrives
     step_through(counts, kReceive, [&] {
       if (!in.peek(&message)) _exit(2);
       in.release();
@@ -71,7 +71,7 @@ void step_through(bool counts, Kind kind, Work&& work) {
   _exit(127);
 }
 
-// Its status when it has ended, or -1 if it stopped with *signal.
+// The exit status if it has ended, or -1 if it stopped with *signal.
 int wait_for(pid_t child, int* signal) {
   int status = 0;
   if (waitpid(child, &status, 0) != child) return 1;
@@ -89,12 +89,12 @@ struct Instructions {
   }
 };
 
-// To its end.
+// Until it ends.
 int watch(pid_t child, Instructions* by_kind) {
   int signal = 0, status = -1;
   while ((status = wait_for(child, &signal)) < 0) {
     if (signal != SIGUSR1) {
-      // It also stops when it becomes another program.
+      // The stop may also be for an exec.
       ptrace(PTRACE_CONT, child, nullptr, signal == SIGTRAP ? 0 : signal);
       continue;
     }

@@ -1,7 +1,7 @@
-// Stands in for ibv_reg_dmabuf_mr where no device can do that: Soft-RoCE cannot, and a memfd is no dmabuf. It maps the
-// descriptor wherever there is room and registers that, under the address that was asked for. So what is real is all
-// that the network does: keys, addresses, and the bytes that it reads and writes behind the descriptor. What is not is
-// the kernel's way from a dmabuf to a device's memory. In a program of its own right, or for LD_PRELOAD.
+// Replaces ibv_reg_dmabuf_mr where no device supports it: Soft-RoCE does not, and a memfd is no dmabuf. It maps the
+// descriptor at any free address and registers that mapping under the requested address. So everything that the network
+// does is real: keys, addresses, and the bytes that it reads and writes through the descriptor. The kernel's way from a
+// dmabuf to a device's memory is not. For programs that link it, or for LD_PRELOAD.
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
 

@@ -1,4 +1,4 @@
-// Queue pairs that fail one after the other, at points by chance, while messages are under way.
+// Queue pairs that fail one after the other, at random points, while messages are in flight.
 #include <dlfcn.h>
 
 #include <map>
@@ -12,8 +12,8 @@ using namespace tutti::test;
 
 namespace {
 
-// After some more writes, by chance up to `most_writes`, the queue pair that was just used fails, with all that it has
-// under way.
+// After a random number of further writes, up to `most_writes`, the queue pair that was just used fails, with
+// everything that it has in flight.
 struct Saboteur {
   int left = 0;
   uint64_t writes = 0, next = 0, seed = 1, most_writes = 40;
@@ -33,8 +33,8 @@ struct Saboteur {
 
 int (*real_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
 
-std::map<ibv_qp*, uint64_t> posts;  // to the queue pairs that there are
-size_t n_made = 0;                  // queue pairs
+std::map<ibv_qp*, uint64_t> posts;  // per existing queue pair
+size_t n_made = 0;                  // queue pairs made so far
 
 int post(ibv_qp* pair, ibv_send_wr* request, ibv_send_wr** bad) {
   const int result = real_post(pair, request, bad);
@@ -43,14 +43,14 @@ int post(ibv_qp* pair, ibv_send_wr* request, ibv_send_wr** bad) {
   return result;
 }
 
-// As Sender, and what can be is exposed, from memory that is written anew as soon as it is given back.
+// Like Sender, but exposes what it can, from memory that is overwritten as soon as it is given back.
 class Exposer final : public Side {
  public:
   Exposer(Link& link, const Traffic& traffic)
       : Side(link, traffic), registration_(SharedMemory::add(data_.data(), data_.size()).value()->id) {}
   ~Exposer() override { SharedMemory::remove(registration_); }
   bool step() override {
-    // Not at each step: to ask is to poll, and then the queue pair that was used last is free again, so others rest.
+    // Not at each step: asking polls, which frees the last used queue pair again, so that others stay idle.
     if (used_ == kBuffers && link_.unsent() == 0) used_ = 0;
     void* slot = next_ < traffic_.messages ? link_.acquire() : nullptr;
     if (slot == nullptr) return poll_link();
@@ -78,7 +78,7 @@ class Exposer final : public Side {
 
 }  // namespace
 
-// In front of the library's: the device's function for posting is replaced.
+// Interposed before the library's function, to replace the device's function for posting.
 extern "C" ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   const auto next = reinterpret_cast<decltype(&ibv_create_qp)>(dlsym(RTLD_NEXT, "ibv_create_qp"));
   auto& ops = domain->context->ops;
@@ -102,13 +102,13 @@ TEST_CASE("queue pairs fail: every message arrives, once and in order; with the 
     Pair p = make_pair(find_transports("verbs").value()[0], Ask{1, 0, 4, 16 << 10});
     Traffic traffic;
     traffic.seed = round + 1;
-    const bool is_calm = round % 8 == 0;  // the receiver is early, so that its wishes count
+    const bool is_calm = round % 8 == 0;  // the receiver is early, so that its wishes matter
     traffic.messages = is_calm ? 120 : 400;
     traffic.max_bytes = 16 << 10;
     Exposer sender(p.out, traffic);
     Receiver receiver(p.in, traffic);
-    const int most = round % 4 == 3 ? 100 : 3;  // each port has as many queue pairs at least
-    saboteur.start(most, most == 3 ? 40 : 3);   // all before any is made again
+    const int most = round % 4 == 3 ? 100 : 3;  // each port has at least that many queue pairs
+    saboteur.start(most, most == 3 ? 40 : 3);   // with 100, all fail before any is replaced
     const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
     const auto trouble = [&] { return sender.trouble() + receiver.trouble(); };
     while (!(sender.done() && receiver.done()) && trouble().empty() && !deadline.passed()) {
@@ -142,7 +142,7 @@ TEST_CASE("a link uses every port, however many queue pairs it is to have on eac
   Pair p = make_pair(find_transports("verbs").value()[0]);
   std::map<std::string, size_t> of_device;
   for (const auto& [pair, n] : posts) of_device[ibv_get_device_name(pair->context->device)]++;
-  CHECK(of_device.size() == ports.value().size());  // Soft-RoCE's have a port each
+  CHECK(of_device.size() == ports.value().size());  // Soft-RoCE devices have one port each
   CHECK(posts.size() == 2 * verbs::kMaxQueues);
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("queue pairs that have failed are made again and carry messages, as of
       receiver.step();
     }
   };
-  // Those of the sender, besides the one that its receiver takes for its wishes.
+  // The sender's pairs, and the one that its receiver uses for its wishes.
   const auto all_at_work = [&] {
     return std::count_if(posts.begin(), posts.end(), [](const auto& of_pair) { return of_pair.second > 20; }) >
            static_cast<long>(n_pairs / 2);
@@ -194,7 +194,7 @@ TEST_CASE("who waits for one link is told that another one has failed, and that 
   tuttiMessage message{};
   REQUIRE(until([&] { return poll_once(c_out) && poll_once(from_c) && from_c.peek(&message); }));
   from_c.release();
-  saboteur.start(100, 1);  // whatever says so
+  saboteur.start(100, 1);  // whichever write reveals it
   tuttiWait wait{-1, 0};
   (void)from_c.wait_begin(&wait);
   from_c.wait_end();

@@ -4,7 +4,7 @@
 . "$tests/net.sh"
 verbs=(TUTTI_TRANSPORT_PLUGIN="$build/libtutti-verbs.so" TUTTI_TRANSPORTS=verbs)
 
-# A Catch2 program: $note becomes its count of test cases.
+# Runs a Catch2 program: $note becomes its number of test cases.
 catch() {
   env "${verbs[@]}" CONTRACT_TEST_DIVISOR=20 "$@" >"$out.catch" 2>&1
   local status=$?
@@ -13,12 +13,12 @@ catch() {
   [ -n "$note" ] && return $status
 }
 
-# Counted by the devices: packets that one has sent, bytes that its network interface and the other one have.
+# Counters of the devices: packets that a device has sent, bytes of its network interface and of the other one.
 sent_packets() { cat "/sys/class/infiniband/rxe${1:-1}/ports/1/hw_counters/sent_pkts"; }
 rdma_bytes() { cat /sys/class/net/v1/statistics/tx_bytes; }
 tcp_bytes() { ip netns exec h1 cat /sys/class/net/e1/statistics/tx_bytes; }
 
-# Two ranks send 4 MiB to each other 10 times: so much has to cross as RDMA, and next to nothing otherwise.
+# Two ranks send 4 MiB to each other 10 times: all of that must cross as RDMA, and almost nothing otherwise.
 counts() {
   local packets rdma tcp
   packets=$(sent_packets) rdma=$(rdma_bytes) tcp=$(tcp_bytes)
@@ -29,9 +29,9 @@ counts() {
   [ $rdma -ge $((40 << 20)) ] && [ $rdma -le $((46 << 20)) ] && [ "$packets" -ge $((40 << 8)) ] && [ $tcp -le 300000 ]
 }
 
-# Sent again after 134 ms. Where the emulated machine gets half a CPU an answer may take longer than the 4 ms that would
-# be enough else, and Soft-RoCE does not always survive what is sent again while the first is still on its way: the other end
-# may say "remote invalid request". Where no packet has to get lost for the test, half a second therefore.
+# Retransmissions come after 134 ms. Where the emulated machine gets half a CPU an answer may take longer than the 4 ms that
+# would do otherwise, and Soft-RoCE does not always survive a retransmission while the original is still in flight: the
+# other end may report "remote invalid request". So tests that need no packet loss use half a second.
 lossy() {
   local i status=0
   for i in 1 2; do tc qdisc add dev v$i root netem loss 1% || return 1; done
@@ -42,7 +42,7 @@ lossy() {
   [ "${note#dropped 0}" = "$note" ] && return $status
 }
 
-# Until rank 0 has printed rows: then it is at work for long.
+# Until rank 0 has printed rows: from then on it works for a long time.
 at_work() {
   local i
   for i in $(seq 100); do
@@ -65,7 +65,7 @@ killed() {
   [ -n "$note" ] && return $status
 }
 
-# Nothing arrives for a while, in the middle: then it goes on.
+# Nothing arrives for a while, in the middle of a job, which then goes on.
 pauses() {
   local pid status=0
   before=$(rdma_bytes)
@@ -79,7 +79,7 @@ pauses() {
   [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
 }
 
-# breaks REASON COMMAND...: the command breaks the link for good. Both ranks end with an error; the one that first sees it
+# breaks REASON COMMAND...: the command breaks the link for good. Both ranks end with an error; the one that notices first
 # names the peer, the port and the reason.
 breaks() {
   local status=0 pid reason=$1
@@ -94,8 +94,8 @@ breaks() {
   [ -n "$note" ] && return $status
 }
 
-# moves COMMAND OPTIONS...: the command breaks one of two wires, in the middle. The operations go on over the other, and a
-# rank says so, and which one it is.
+# moves COMMAND OPTIONS...: the command breaks one of two wires, in the middle of a job. The operations go on over the
+# other one, and a rank reports that, with the wire's name.
 moves() {
   local pid status=0 command=$1
   shift
@@ -110,7 +110,7 @@ moves() {
 }
 
 # The broken wire's ports are up, so it is tried again and again, which may stop a rank for a second each time: therefore
-# ever more seldom.
+# at growing intervals.
 tries_seldom() {
   local tries
   moves "$@" || return 1
@@ -132,7 +132,7 @@ until_true() {
 has_sent() { [ "$(sent_packets "$1")" -ge "$2" ]; }       # device, packets
 have_said() { [ "$(grep -hc "$1" "$out.0")" -ge "$2" ]; }  # rank 0, what, times
 
-# One of two wires is cut and mended, twice, at work: the other one carries all, then both do.
+# One of two wires is cut and repaired, twice, during work: the other one carries everything, then both share it.
 mends() {
   local pid status=0 turn others shares=""
   start_job 2 TUTTI_IB_TIMEOUT=17 TUTTI_OP_TIMEOUT=60 TUTTI_LOG=info -- all_reduce -b 4M -e 4M -n "$1" -c 1
@@ -159,7 +159,7 @@ mends() {
   [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
 }
 
-wrong_setting() {  # what is expected, then the setting
+wrong_setting() {  # expected text, then the setting
   local expected=$1
   shift
   job 2 TUTTI_TRANSPORTS=verbs "$@" -- all_reduce -b 64 -e 64 -n 1 && return 1
@@ -172,8 +172,8 @@ check "contract, one device" catch env TUTTI_IB_HCA==rxe1 "$build/tests/transpor
 check "contract, two devices with two queue pairs each" catch env TUTTI_IB_QPS=2 "$build/tests/transports/tutti-transport-test"
 check "bytes on the wire" counts TUTTI_LOG=info
 check "bytes on the wire, registered memory" counts
-# What is larger than the room for it takes long here, and goes the same way piece by piece.
-# GPUs are made up, whose memory is a memfd each. A stand-in takes that for a dmabuf; all else is what the devices do.
+# Operations that are larger than their room take long here, and go the same way piece by piece. The GPUs are made up, with
+# memory that is a memfd each. A stand-in accepts that as a dmabuf; everything else is done by the devices.
 check "from GPU memory to GPU memory (made up, dmabufs by a stand-in)" catch env LD_PRELOAD="$build/tests/verbs/dmabuf_preload.so" \
   DIRECT_TEST_PLUGIN="$build/libtutti-verbs.so" "$build/tests/cuda/test_cuda" "[network]~operations that are larger*"
 for tool in all_reduce broadcast sendrecv; do

@@ -1,13 +1,13 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is for who sources it
 # To be sourced in the guest, as root, with $build set:
 #   check NAME COMMAND...   one test: counted in $passed or $failed, its output shown if it fails
-#   two_hosts               namespaces h1 and h2 are two hosts with the RDMA devices rxe1 and rxe2, at the ends of a veth
-#                           pair of their own; to meet, ranks have another pair, with the addresses 10.9.0.1 and 10.9.0.2
+#   two_hosts               namespaces h1 and h2 are two hosts with the RDMA devices rxe1 and rxe2, at the ends of a separate
+#                           veth pair; ranks meet over another pair, with the addresses 10.9.0.1 and 10.9.0.2
 #   wire A B                two more devices; with rails=2 set, host 1 has rxe1 and rxe3, host 2 rxe2 and rxe4
-#   one_of_two              this guest is host $here, 1 or 2, with the RDMA device rxe$here; the other guest is the other one
+#   one_of_two              this guest is host $here, 1 or 2, with the RDMA device rxe$here; the other guest is the other host
 #   job N [VAR=VALUE...] -- TOOL OPTIONS...
 #                           N ranks of a perf tool, the first half of them on h1; output in $out.RANK. With $here set,
-#                           those of this host alone: the other guest has to do the same
+#                           only those of this host: the other guest must do the same
 
 passed=0 failed=0 out=/tmp/verbs-out
 
@@ -26,7 +26,7 @@ check() {
 }
 seconds_since() { awk -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }'; }
 
-# wire A B: RDMA devices rxeA and rxeB at the ends of a wire. They live in the first namespace, and serve all.
+# wire A B: RDMA devices rxeA and rxeB at the ends of a wire. They are in the first namespace, and serve all of them.
 wire() {
   local i
   ip link add "v$1" mtu 4300 type veth peer name "v$2" mtu 4300
@@ -49,7 +49,7 @@ two_hosts() {
   done
 }
 
-# Ranks find each other over the same device.
+# Ranks meet over the same device.
 one_of_two() {
   ip link set eth0 mtu 4300 up
   ip addr add 10.9.0.$here/24 dev eth0

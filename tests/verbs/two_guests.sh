@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # What tools/verbs-check runs in each of two guests at once, with $build, $tests and $here set: the guests are two hosts,
-# and what goes from one to the other leaves a kernel. The last line is "N passed, N failed".
+# and data between them leave a kernel. The last line is "N passed, N failed".
 # shellcheck source=tests/verbs/net.sh
 . "$tests/net.sh"
 one_of_two
 
-# As job. Both guests see how much their device has sent.
+# Like job. Both guests check how much their device has sent.
 crosses() {
   local packets=/sys/class/infiniband/rxe$here/ports/1/hw_counters/sent_pkts before
   before=$(cat "$packets")

@@ -1,4 +1,4 @@
-// What only verbs has: paths between ports, keys, registered memory. Those that need a device are tagged.
+// Features that only verbs has: paths between ports, keys, registered memory. Tests that need a device are tagged.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -47,7 +47,7 @@ struct Registered {
   uint64_t id;
 };
 
-// A device's, as far as Tutti can tell: at its address the CPU cannot touch it, and it is registered by a descriptor,
+// Looks to Tutti like a device's memory: the CPU cannot touch it at its address, and it is registered by a descriptor,
 // see dmabuf_stand_in.cpp.
 class DeviceMemory {
  public:
@@ -132,7 +132,7 @@ TEST_CASE("messages between registered memories are read and written where they 
     const uint32_t bytes = 1 + static_cast<uint32_t>(i) * 1300;
     p.in.post(0, to.data.data(), bytes);
     REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.acquire() != nullptr; }));
-    usleep(2000);  // the wish is on its way
+    usleep(2000);  // until the wish is on its way
     memset(from.data.data(), i, bytes);
     REQUIRE(p.out.publish(from.data.data(), bytes, tuttiTag{{static_cast<uint64_t>(i), 0, 0, 0}}));
     tuttiMessage message{};
@@ -144,7 +144,7 @@ TEST_CASE("messages between registered memories are read and written where they 
     REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
   }
   CHECK(placed > 25);
-  // What is not registered is copied.
+  // Unregistered memory is copied.
   std::vector<char> stranger(64);
   REQUIRE(until([&] { return poll_once(p.out) && p.out.acquire() != nullptr; }));
   CHECK_FALSE(p.out.publish(stranger.data(), 64, tuttiTag{}));
@@ -152,7 +152,7 @@ TEST_CASE("messages between registered memories are read and written where they 
 
 namespace {
 
-// False as long as the receiver has not said where.
+// False until the receiver has announced a place.
 bool deliver(Link& link, const void* data, uint32_t bytes, const tuttiTag& tag) {
   void* unused = nullptr;
   return link.acquire(data, bytes, TUTTI_REQUIRED, &unused) == TUTTI_EXPOSED && link.publish(data, bytes, tag) != 0;
@@ -160,8 +160,8 @@ bool deliver(Link& link, const void* data, uint32_t bytes, const tuttiTag& tag) 
 
 }  // namespace
 
-// A receiver that had it before would write to queue pairs that are not connected; one whose sender cannot connect them
-// would keep it, and refuse what the sender uses instead.
+// A receiver that had the link earlier would write to queue pairs that are not connected; and one whose sender cannot
+// connect them would keep the link, and refuse what the sender uses instead.
 TEST_CASE("a receiver has a link once its sender is ready, not before", "[device]") {
   auto a = open_endpoint(verbs_transport(), 0), b = open_endpoint(verbs_transport(), 1);
   REQUIRE((a && b));
@@ -175,7 +175,7 @@ TEST_CASE("a receiver has a link once its sender is ready, not before", "[device
     return false;
   }));
   CHECK(is_ready);
-  // Also one that ends at once, with a message under way.
+  // Even one that ends at once, with a message in flight.
   REQUIRE(out.value().acquire() != nullptr);
   out.value().publish(0, tuttiTag{{7, 0, 0, 0}});
   close(out.value());
@@ -272,7 +272,7 @@ TEST_CASE("what was posted or exposed and is revoked is left alone", "[device]")
 }
 
 TEST_CASE("registered memory: what is used longest ago goes first, what is too much or gone is not there") {
-  const Ports none;  // which know all memory
+  const Ports none;  // they know all memory
   UserMemory memory(config_of(0), none, 3 << 20);
   Registered a(1 << 20), b(1 << 20), c(1 << 20), d(1 << 20), large(4 << 20);
   const auto find = [&](Registered& r) { return memory.find(r.data.data() + 5, 100); };
@@ -296,7 +296,7 @@ TEST_CASE("a limit of locked memory is named", "[device]") {
   Child child([](Mailbox&) -> std::string {
     auto ports = Port::open_all();
     const rlimit little{65536, 65536};
-    // Root may lock what it likes.
+    // Root may lock any amount.
     if (!ports || setrlimit(RLIMIT_MEMLOCK, &little) != 0 || setuid(65534) != 0) return "cannot be set up";
     const auto pinned = Pinned::allocate(ports.value(), 1 << 20);
     if (pinned) return "it was locked";
@@ -328,7 +328,7 @@ TEST_CASE("a peer whose memory may not be written: the error says so, with its r
   (void)sender.poll();
   Offer offer;
   REQUIRE(recv_all(accepted->fd.get(), &offer, sizeof offer, Deadline::after_seconds(kPatienceSeconds)));
-  // The answer goes through our hands, with another key.
+  // The answer passes through this test, which changes its key.
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
   const Fd ours(ends[0]);

@@ -1,4 +1,4 @@
-"""What every program here trains, and what it says at the end: the same for each backend."""
+"""What every program here trains and prints at the end: the same for each backend."""
 import torch
 
 STEPS = 5

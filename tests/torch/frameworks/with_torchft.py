@@ -21,7 +21,7 @@ def process_group(backend):
 
 
 def replica(backend, number, lighthouse, life, pipe):
-    """In its first life the second one is killed amid the steps."""
+    """In its first life the second replica is killed between steps."""
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0", RANK="0", WORLD_SIZE="1", LOGLEVEL="ERROR")
     store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     model = task.model()

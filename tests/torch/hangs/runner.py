@@ -1,4 +1,4 @@
-"""Runs the situations, several side by side, and keeps what every rank says, and when."""
+"""Runs the situations, several in parallel, and records what every rank says, and when."""
 from __future__ import annotations
 
 import atexit
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
 import torch
-import torch._dynamo  # what DistributedDataParallel imports: once, for all that are forked
+import torch._dynamo  # imported by DistributedDataParallel: once, before the forks
 import torch.distributed as dist
 
 from hangs.situations import SITUATIONS, Job, Situation
@@ -24,7 +24,7 @@ from hangs.situations import SITUATIONS, Job, Situation
 
 @dataclass
 class Outcome:
-    """Of one rank. Seconds count from the moment when all was well."""
+    """The end of one rank. Seconds count from the moment when all was well."""
 
     how: str = "hangs"  # "error", "ended", "died"
     text: str = ""
@@ -38,7 +38,7 @@ class Report:
     log: list[tuple[float, int, str]] = field(default_factory=list)  # seconds, rank, line
 
     def said(self) -> str:
-        """All that ranks have said."""
+        """Everything that the ranks have said."""
         return "\n".join([o.text for o in self.ranks if o.text] + [line for _, _, line in self.log])
 
 
@@ -71,7 +71,7 @@ class _Running:
     def __init__(self, situation: Situation, backend: str, timeout_s: float, limit_s: float) -> None:
         context = multiprocessing.get_context("fork")
         self.situation = situation
-        # Not a TemporaryDirectory: children that end as programs do would remove it.
+        # Not a TemporaryDirectory: children that exit normally would remove it.
         self.scratch = tempfile.mkdtemp()
         self.report = Report(situation, [Outcome() for _ in range(situation.ranks)])
         self.end = time.monotonic() + limit_s
@@ -117,7 +117,7 @@ class _Running:
     def finish(self) -> Report:
         for child in self.children:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # its session: workers, too
+                os.killpg(child.pid, signal.SIGKILL)  # its whole session, with workers
             child.join()
         self.read_logs()
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -125,7 +125,7 @@ class _Running:
 
 
 def _two_free_ports() -> int:
-    """The first of two that follow each other."""
+    """The first of two consecutive free ports."""
     while True:
         with socket.socket() as one, socket.socket() as next_one:
             one.bind(("127.0.0.1", 0))
@@ -157,5 +157,5 @@ def run(names: list[str], backend: str, timeout_s: float, limit_s: float, side_b
     return {name: reports[name] for name in names}
 
 
-# Where a sentence says that a call was made: lines of the situations' file.
+# Where a message says that a call was made: lines of the situations' file.
 PLACE = re.compile(r"situations\.py:(\d+)")

@@ -53,11 +53,11 @@ class Situation:
     culprit: int | None = 1
     ranks: int = 2
     at_once: bool = False
-    stuck: tuple[int, ...] = ()  # ranks that never end by themselves
+    stuck: tuple[int, ...] = ()  # ranks that never end on their own
     dies: tuple[int, ...] = ()
     joined: bool = True
     goes_on: bool = False  # no error: at most a line in the log
-    lacks: Callable[[], str] = str  # what it needs and is not here
+    lacks: Callable[[], str] = str  # why it cannot run here, if anything is missing
 
 
 SITUATIONS: dict[str, Situation] = {}
@@ -190,7 +190,7 @@ def input_output(job: Job) -> None:
     dist.all_reduce(torch.ones(4))
     if job.rank == 1:
         os.mkfifo(f"{job.scratch}/fifo")
-        open(f"{job.scratch}/fifo").close()  # nobody writes
+        open(f"{job.scratch}/fifo").close()  # it has no writer
     dist.all_reduce(torch.ones(4))
 
 
@@ -221,7 +221,7 @@ def slow(job: Job) -> None:
 
 @situation("two groups in another order, by two threads", culprit=None)
 def two_groups(job: Job) -> None:
-    """The threads take turns, as those do that share a GPU or a lock."""
+    """The threads run alternately, as those do that share a GPU or a lock."""
     groups = [dist.new_group(timeout=timedelta(seconds=job.timeout_s)) for _ in range(2)]
     lock, errors = threading.Lock(), []
 
@@ -245,7 +245,7 @@ def two_groups(job: Job) -> None:
 @situation("a GPU stream that waits for another rank's", stuck=(1,))
 def gpu_stream(job: Job) -> None:
     """No host waits for anybody: rank 1's operation is queued behind a kernel that does not end. The GPU is made up."""
-    tensor = torch.ones(4)  # for longer than the device needs it: nobody else keeps host memory that passes for a device's
+    tensor = torch.ones(4)  # outlives the device's use of it: nothing else keeps host memory that passes for a device's
     with made_up_gpu() as cuda:
         dist.all_reduce(tensor)
         cuda.now.synchronize()
@@ -281,7 +281,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _lacks_hosts() -> str:
-    """Why network namespaces cannot stand for hosts here; or nothing."""
+    """Why network namespaces cannot stand for hosts here; empty if they can."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         return "making network namespaces needs root and ip (Debian: iproute2)"
     tried = subprocess.run(["unshare", "--net", "ip", "link", "add", "host0", "type", "veth", "peer", "name", "host1"])
@@ -289,7 +289,7 @@ def _lacks_hosts() -> str:
 
 
 def _move_to_host_of_its_own(job: Job) -> None:
-    """Two hosts that see each other, but whose packets a firewall drops without a word: they go to no network card."""
+    """Two hosts that see each other, but whose packets a firewall silently drops: they go to no network card."""
     if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:  # CLONE_NEWNET
         raise OSError(ctypes.get_errno(), "unshare")
     pid, linked = f"{job.scratch}/pid", f"{job.scratch}/linked"
@@ -313,7 +313,7 @@ def _move_to_host_of_its_own(job: Job) -> None:
 
 @situation("a firewall between two hosts", joined=False, lacks=_lacks_hosts)
 def firewall(job: Job) -> None:
-    """The store is reached, as through a port that is open."""
+    """The store can be reached, as through an open port."""
     _move_to_host_of_its_own(job)
     job.join(2)
     dist.barrier()

@@ -15,7 +15,7 @@ from hangs import runner
 from hangs.situations import SITUATIONS
 
 TIMEOUT_S, LIMIT_S = 6.0, 20.0
-# What says nothing of the cause: where gloo's sources lie, its wishes, how torch passes an exception on.
+# Parts without information about the cause: paths of gloo's sources, its hints, how torch passes an exception on.
 _NOISE = re.compile(
     r"\[/__w\S*\] |\. This is typically caused by.*|(RuntimeError: )?Got the following error when running the callback: |"
     r"; all ranks of a communicator must call.*|\(host \S+ pid \d+\) |\(host \S+, pid \d+\) |tutti\[\d+\] (rank \d+ )?| \[oneshot\]| \[direct\]|"
@@ -29,7 +29,7 @@ def _sentence(text: str) -> str:
 
 
 def _cell(report: runner.Report) -> str:
-    """What those say who are left, the first line of the log first."""
+    """What the survivors say, the first line of the log first."""
     situation, parts = report.situation, []
     for seconds, rank, line in report.log:
         if ("utti" in line and ("warn:" in line or "failed" in line)) or "did not join the group" in line:
