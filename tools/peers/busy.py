@@ -11,8 +11,8 @@ PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def busy(count):
-    """Keeps `count` of them running. They end with the context, whatever ends it, and with this process, even if that
-    is killed."""
+    """Keeps `count` of them running. They end with the context, however it ends, and with this process, even if that is
+    killed."""
     libc, parent = ctypes.CDLL(None), os.getpid()
 
     def end_with_parent():

@@ -21,7 +21,7 @@ bool is_aligned(const float* pointer) {
 }
 
 #if defined(__x86_64__)
-// Returns how many elements it has done.
+// Returns how many elements it has processed.
 size_t add_past_cache(float* const* outs, int n_outs, const float* const* ins, int n_ins, size_t elems) {
   size_t i = 0;
   for (; i + 16 <= elems; i += 16) {
@@ -43,7 +43,7 @@ size_t add_past_cache(float* const*, int, const float* const*, int, size_t) {
 }
 #endif
 
-// Compilers make vectors only of plain loops.
+// Compilers only vectorise simple loops.
 void add_two(float* __restrict out, const float* __restrict a, const float* __restrict b, size_t elems) {
   for (size_t i = 0; i < elems; i++) out[i] = a[i] + b[i];
 }
@@ -69,7 +69,7 @@ void add(float* const* outs, int n_outs, const float* const* ins, int n_ins, siz
   }
   if (n_ins == 2 && n_outs == 1) return add_two(outs[0], ins[0], ins[1], elems);
   if (n_ins == 2 && n_outs == 2) return add_two_twice(outs[0], outs[1], ins[0], ins[1], elems);
-  // By blocks that stay in the first cache.
+  // In blocks that stay in the first-level cache.
   constexpr size_t kBlock = 1024;
   float sums[kBlock];
   for (size_t from = 0; from < elems; from += kBlock) {

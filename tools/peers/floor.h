@@ -1,5 +1,5 @@
-// Floors: minimal programs that show what the machine can do, under the driver of bench.h. They take no account of
-// failures, types, streams or wrong use. They are demonstrations, not proofs: better may be possible.
+// Floors: minimal programs that show what the machine can do, under the driver of bench.h. They ignore failures, types,
+// streams and wrong use. They are demonstrations, not proofs: better may be possible.
 #pragma once
 
 #include <memory>
@@ -8,27 +8,27 @@
 
 namespace bench {
 
-// out_j[i] = sum of in_k[i], for all outputs j and inputs k. Past the cache if `past_cache` and all is aligned to 16
-// bytes.
+// out_j[i] = sum of in_k[i], for all outputs j and inputs k. With non-temporal stores if `past_cache` and all addresses
+// are multiples of 16 bytes.
 void add(float* const* outs, int n_outs, const float* const* ins, int n_ins, size_t elems, bool past_cache);
 
-// How many elements of `elems` belong to the ranks before `rank`, in slices of whole cache lines.
+// The number of elements of `elems` that belong to ranks below `rank`, in slices of whole cache lines.
 size_t slice_begin(size_t elems, int rank, int n_ranks);
 
-// What the ranks share, made before they are forked.
+// State that the ranks share, made before they are forked.
 class Shared {
  public:
   virtual ~Shared() = default;
   virtual std::unique_ptr<Library> library_of(int rank) = 0;
 };
 
-// Over memory. `how`:
+// In shared memory. `how`:
 //   mapped  every rank can map every buffer: each reduces a slice and stores it into all outputs
 //   cma     buffers are private; slices are read with process_vm_readv
-//   bounce  buffers are private; everything goes in pieces through memory that all map
+//   bounce  buffers are private; all data go in pieces through memory that all ranks map
 std::unique_ptr<Shared> share_memory(const std::string& how, const Settings& settings);
 
-// Over TCP on the loopback interface or between hosts, one connection for each pair of ranks, spinning on non-blocking
+// TCP over the loopback interface or between hosts, one connection for each pair of ranks, spinning on non-blocking
 // sockets.
 std::unique_ptr<Shared> share_sockets(const Settings& settings);
 

@@ -14,19 +14,19 @@ namespace bench {
 namespace {
 
 constexpr size_t kPieceBytes = 64 << 10, kPieceElems = kPieceBytes / sizeof(float);
-constexpr size_t kSmallBytes = 8 << 10;      // up to here everything is one piece, whatever the floor
-constexpr size_t kPastCacheBytes = 4 << 20;  // from here on results are written past the cache
+constexpr size_t kSmallBytes = 8 << 10;      // up to this size everything is one piece, with any floor
+constexpr size_t kPastCacheBytes = 4 << 20;  // from this size on results are written past the cache
 constexpr uint64_t kSlots = 4;
-constexpr size_t kLineBytes = 56;  // a payload that shares the cache line of its flag
+constexpr size_t kLineBytes = 56;  // a payload in the same cache line as its flag
 
 struct alignas(kApart) Counter {
   std::atomic<uint64_t> value;
 };
-// A piece's number, and the piece itself if it is small.
+// A piece's number, and its data if it is small.
 struct alignas(kApart) Line {
   std::atomic<uint64_t> number;
   char data[kLineBytes];
-  Counter reduced;  // the piece whose part that is this rank's to reduce is in its slot
+  Counter reduced;  // the piece whose part that this rank reduces is in its slot
 };
 struct alignas(kApart) Buffers {
   const float* in;
@@ -36,7 +36,7 @@ struct alignas(kApart) Buffers {
 
 struct Board {
   Line lines[kSlots][kMaxRanks];
-  Counter done[kMaxRanks];  // the piece up to which a rank has read everything
+  Counter done[kMaxRanks];  // the last piece that a rank has read completely
   Counter arrivals[kMaxRanks];
   Buffers buffers[kMaxRanks];
   alignas(4096) char pieces[kSlots][kMaxRanks][kPieceBytes];
@@ -48,8 +48,8 @@ void* map_shared(size_t bytes) {
   return memory;
 }
 
-// Pieces go through `kSlots` slots of each rank: a rank puts a piece, the others read it from there. Piece numbers
-// count up on all ranks alike, also on those that put nothing.
+// Pieces go through `kSlots` slots of each rank: a rank puts a piece, the others read it from there. All ranks count
+// the same pieces, even ranks that put nothing.
 class Bounce : public Library {
  public:
   Bounce(Board& board, int rank, int n_ranks)
@@ -104,7 +104,7 @@ class Bounce : public Library {
 
   void reduce(const float* in, float* out, size_t elems) override { reduce_to(0, in, out, elems); }
 
-  // In rounds: in each, every rank has a piece for one other.
+  // In rounds: in each round every rank has a piece for one other rank.
   void all_to_all(const float* in, float* out, size_t elems_per_rank) override {
     const auto block = [&](int peer) { return elems_per_rank * static_cast<size_t>(peer); };
     std::copy_n(in + block(rank_), elems_per_rank, out + block(rank_));
@@ -134,7 +134,7 @@ class Bounce : public Library {
   int n_ranks_;
 
  private:
-  // Waits until the slot's last piece was read by all. What is known of the others spares looking at their counters.
+  // Waits until all ranks have read the slot's last piece. Remembers their counters' values, to read them less often.
   void begin_piece() {
     number_++;
     for (int i = 1; i < n_ranks_; i++) {
@@ -179,7 +179,7 @@ class Bounce : public Library {
     add(&out, 1, ins, n_ranks_, elems, past_cache);
   }
 
-  // Each rank reduces a part of the piece into its slot, from where all take it. It needs no copy of its own input.
+  // Each rank reduces a part of the piece into its slot, from where all ranks read it. Its own input needs no copy.
   void reduce_in_parts(const float* in, float* out, size_t elems, bool past_cache) {
     const uint64_t slot = number_ % kSlots;
     const auto piece = [&](int rank) { return reinterpret_cast<float*>(board_.pieces[slot][rank]); };
@@ -213,14 +213,14 @@ class Bounce : public Library {
   std::vector<uint64_t> known_done_;
 };
 
-// The others' buffers are read where they are: mapped, or by the kernel. Small ones go as pieces.
+// The others' buffers are read directly: mapped, or by the kernel. Small data go as pieces.
 class Direct : public Bounce {
  public:
   Direct(Board& board, int rank, int n_ranks, bool mapped)
       : Bounce(board, rank, n_ranks),
         mapped_(mapped),
         scratch_(mapped ? 0 : kPieceElems * static_cast<size_t>(n_ranks)) {
-    // Where only a parent may read a process's memory, this allows it to all; elsewhere it fails and does not matter.
+    // Where only a parent may read a process's memory, this allows it to all; elsewhere it fails, and does not matter.
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   }
 
@@ -294,7 +294,7 @@ class Direct : public Bounce {
     }
   }
 
-  // Each rank reduces a slice. The sum goes to the first `n_outs` ranks.
+  // Each rank reduces a slice, and writes the sum to the first `n_outs` ranks.
   void reduce_in_slices(const float* in, float* out, size_t elems, int n_outs) {
     publish(in, out);
     const size_t from = slice_begin(elems, rank_, n_ranks_), to = slice_begin(elems, rank_ + 1, n_ranks_);
@@ -320,7 +320,7 @@ class Direct : public Bounce {
     add(outs, n_outs, ins, n_ranks_, elems, past_cache);
   }
 
-  // out = the sum of all ranks' inputs from `from` on.
+  // out = the sum of all ranks' inputs, starting at `from`.
   void reduce_from(size_t from, size_t elems, float* out, bool past_cache) {
     for (size_t at = 0; at < elems; at += kPieceElems) {
       const size_t n = std::min(kPieceElems, elems - at);
@@ -341,7 +341,7 @@ class Direct : public Bounce {
   std::vector<float> scratch_;
 };
 
-// Ranks that are forked later find the arena at the same address, so pointers into it mean the same to all.
+// Ranks that are forked later have the arena at the same address, so pointers into it are valid on all of them.
 class Mapped : public Direct {
  public:
   Mapped(Board& board, int rank, int n_ranks, char* memory) : Direct(board, rank, n_ranks, true), memory_(memory) {}

@@ -14,12 +14,12 @@
 namespace bench {
 namespace {
 
-constexpr size_t kSmallBytes = 32 << 10;   // up to here a reduction sends whole inputs, which saves one round
-constexpr size_t kPieceBytes = 256 << 10;  // of one system call
+constexpr size_t kSmallBytes = 32 << 10;   // up to this size a reduction sends whole inputs, which saves a round
+constexpr size_t kPieceBytes = 256 << 10;  // per system call
 constexpr size_t kPastCacheBytes = 4 << 20;
 constexpr int kMaxSocketRanks = 16;  // n (n - 1) descriptors are open at once
 
-// What goes to and comes from one peer at the same time.
+// Data that are sent to and received from one peer at the same time.
 struct Transfer {
   int peer;
   const float* out;
@@ -48,7 +48,7 @@ class Sockets : public Library {
   }
 
   void all_reduce(const float* in, float* out, size_t elems) override {
-    // Two ranks send no more in this way than in two rounds.
+    // With two ranks this sends no more than two rounds would.
     if (elems * sizeof(float) <= kSmallBytes || n_ranks_ == 2) {
       for_each_peer([&](int peer) -> Transfer { return {peer, in, elems, scratch(peer), elems}; });
       return sum(in, out, elems);
@@ -131,7 +131,7 @@ class Sockets : public Library {
     move(std::move(transfers));
   }
 
-  // All transfers side by side, until they are done.
+  // All transfers concurrently, until they are done.
   void move(std::vector<Transfer> transfers) {
     for (int idle = 0; !transfers.empty(); idle++) {
       for (Transfer& transfer : transfers) {
@@ -159,7 +159,7 @@ class Sockets : public Library {
                    [&](void* rest, size_t n) { return ::recv(fd(transfer), rest, n, MSG_WAITALL); });
   }
 
-  // Counts what a call has moved. An element that was cut is completed by `finish`.
+  // Counts what a call has moved. `finish` completes an element that was cut.
   template <class Pointer, class Finish>
   static size_t advance(ssize_t moved, Pointer& at, size_t& elems, Finish finish) {
     if (moved < 0 && !would_block()) fail(std::string("socket: ") + strerror(errno));
@@ -191,7 +191,7 @@ int checked(int result, const char* call) {
   return result;
 }
 
-// Where `socket` can be reached, on the host that it is of.
+// The address of `socket` on its host.
 sockaddr_in address_of(int socket, const char* interface) {
   ifreq request = {};
   strncpy(request.ifr_name, interface, sizeof request.ifr_name - 1);
@@ -201,7 +201,7 @@ sockaddr_in address_of(int socket, const char* interface) {
   return address;
 }
 
-// A connected pair; a socket belongs to the host on which it was made.
+// A connected pair; each socket belongs to the host on which it was made.
 void connect_pair(const Settings& settings, int rank, int peer, int& one, int& other) {
   enter_host(settings, peer);
   const int listener = checked(socket(AF_INET, SOCK_STREAM, 0), "socket");

@@ -32,7 +32,7 @@ class Gloo : public bench::Library {
     else
       where.iface = bench::kInterface;
     const std::string folder = settings.meet + ".gloo";
-    mkdir(folder.c_str(), 0700);  // by whichever rank comes first
+    mkdir(folder.c_str(), 0700);  // the first rank makes it
     gloo::rendezvous::FileStore store(folder);
     auto context = std::make_shared<gloo::rendezvous::Context>(meet.rank(), meet.n_ranks());
     auto device = gloo::transport::tcp::CreateDevice(where);
@@ -89,7 +89,7 @@ class Gloo : public bench::Library {
   }
 
  private:
-  // In place only, and made for one buffer and count; making it is for all ranks together.
+  // In place only, and prepared for one buffer and count; all ranks must prepare it together.
   void halving_doubling(const float* in, float* out, size_t elems) {
     if (out != prepared_out_ || elems != prepared_elems_) {
       prepared_.reset();

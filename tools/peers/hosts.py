@@ -3,19 +3,19 @@ import contextlib
 import pathlib
 import subprocess
 
-INTERFACE = "nic1"  # as bench.h has it
+INTERFACE = "nic1"  # as in bench.h
 SPEED = "1 Gb/s"
 REMOTE_SHELL = str(pathlib.Path(__file__).with_name("in_host"))
 SHAPE = "root tbf rate 1gbit burst 128kb latency 20ms"
 
 
 def name_of(network, number):
-    """Of a host, which are numbered from 1; 0 is the switch."""
+    """Of a host; hosts are numbered from 1, and 0 is the switch."""
     return f"{network}-{number}"
 
 
 def in_host(host):
-    """What comes before a command that is to run there, where the namespace's name is the host's."""
+    """The prefix of a command that runs on the host, with the namespace's name as host name."""
     return ("ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host)
 
 
@@ -30,7 +30,7 @@ def run(command):
 
 @contextlib.contextmanager
 def hosts(network, count):
-    """Makes `count` of them, or none. They go with the context."""
+    """Makes `count` hosts, or none. They are removed with the context."""
     if count == 0:
         yield
         return

@@ -24,7 +24,7 @@ int usable_cpus() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// The usable CPUs less those that share a core with an earlier one.
+// The usable CPUs without those that share a core with an earlier one.
 std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -34,7 +34,7 @@ std::vector<int> usable_cores() {
     if (!CPU_ISSET(cpu, &set)) continue;
     std::ifstream siblings("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
     int first = cpu;
-    siblings >> first;  // "0,4" or "0-1"; leaves it as it is where there is no such file
+    siblings >> first;  // "0,4" or "0-1"; unchanged if there is no such file
     if (!siblings || first == cpu || !CPU_ISSET(first, &set)) first_cpus.push_back(cpu);
   }
   return first_cpus;
@@ -42,8 +42,8 @@ std::vector<int> usable_cores() {
 
 }  // namespace
 
-// Some 2 us. Even with a CPU for each rank there may be others: a library's threads, or foreign processes, for whose
-// sake two ranks share one.
+// Some 2 us. Even with a CPU for each rank there may be other threads: a library's, or other processes, because of
+// which two ranks share a CPU.
 Waiter::Waiter(int n_ranks) : spins_(n_ranks > usable_cpus() ? 20 : 100) {}
 
 void Waiter::pause(int tries) const {

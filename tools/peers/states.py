@@ -1,9 +1,9 @@
 """Batches that were timed while the machine was in one state.
 
-The CPUs of a virtual machine are moved about beneath it: at times two of them share a core, and then everything that
-goes from one to the other takes a third of the time. Medians over both states would compare one program in the one
-with another in the other. So each batch says how long its ranks took to see each other's flags before and after it,
-and only batches of one state count.
+The host moves a virtual machine's CPUs: at times two of them share a core, and then everything that goes from one to
+the other takes a third of the time. Medians over both states would compare one program in one state with another
+program in the other. So each batch records how long its ranks took to see each other's flags before and after it, and
+only batches of one state count.
 """
 import statistics
 
@@ -12,10 +12,10 @@ APART = 1.8
 
 
 def boundary(batches):
-    """Between the two states in microseconds; None if there was one only."""
+    """The border between the two states in microseconds; None if there was only one."""
     values = sorted(value for batch in batches for value in batch["exchange_us"] if value > 0)
     gaps = [(right / left, (left * right) ** 0.5) for left, right in zip(values, values[1:])]
-    # Stragglers make gaps too: on both sides of a boundary there is a tenth of the values at least.
+    # Stragglers cause gaps, too: on either side of a border there must be at least a tenth of the values.
     tenth = len(gaps) // 10
     widest = max(gaps[tenth:len(gaps) - tenth], default=(1, 0))
     if not gaps or statistics.median(values[-max(1, tenth):]) < APART * statistics.median(values[:max(1, tenth)]):
@@ -33,7 +33,7 @@ def state_of(batch, border):
 
 
 def select(batches, wanted):
-    """(batches of one state, what to say about it). `wanted`: near, far, any, or most."""
+    """(batches of one state, a remark about it). `wanted`: near, far, any, or most."""
     border = None if wanted == "any" else boundary(batches)
     by_state = {}
     for batch in batches:

@@ -1,8 +1,8 @@
 """From samples to tables: medians, ratios, text and Markdown.
 
-A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), batches, and made of
-these: state, samples by mode, size in bytes (as text, for JSON) and program's name in microseconds, limits; notes, and
-fastest if not the median counts.
+A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), batches, and computed
+from these: state, samples in microseconds by mode, size in bytes (as text, for JSON) and program, limits; notes, and
+fastest if the fastest samples count instead of the medians.
 """
 import statistics
 
@@ -18,7 +18,7 @@ GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
 
 
 def bus_factor(op, ranks):
-    """What a size in bytes per second times this is the load of the slowest link, as nccl-tests has it."""
+    """The load of the slowest link is a size in bytes per second times this, as in nccl-tests."""
     return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1, "reduce": 1}.get(op, (ranks - 1) / ranks)
 
 
@@ -56,7 +56,7 @@ def row(result, medians, size):
 
 
 def rows(result, mode):
-    """By size. What counts is the median, or with result["fastest"] the fastest sample."""
+    """By size. The median counts, or with result["fastest"] the fastest sample."""
     typical = min if result.get("fastest") else statistics.median
     by_size = {int(size): samples for size, samples in result["samples"][mode].items()}
     return [row(result, {name: typical(times) for name, times in by_size[size].items() if times}, size)
@@ -104,7 +104,7 @@ def columns(result, every_tuning):
 
 
 def colour_of(text):
-    """Green where Tutti is faster, red where it is slower; noise stays plain."""
+    """Green where Tutti is faster, red where it is slower; differences within the noise have no colour."""
     value = 1.0 if text == "-" else float(text)
     return GREEN if value < 0.97 else RED if value > 1.03 else ""
 
@@ -156,7 +156,7 @@ def versions_line(result):
 
 
 def report(result, every_tuning=False, markdown=False, colours=False):
-    """Everything there is to say about a result."""
+    """The whole report on a result."""
     parts = [heading(result), versions_line(result), result.get("state", ""), limits_line(result)]
     for mode in result["samples"]:
         table = (markdown_table(result, mode, every_tuning) if markdown

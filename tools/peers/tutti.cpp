@@ -1,5 +1,5 @@
 // Tutti under the driver of bench.h. --transport shm|tcp, --variant registered for buffers of tuttiMemAlloc, --expect
-// the path of the libtutti.so that is to be measured.
+// the path of the libtutti.so that must be measured.
 #include <dlfcn.h>
 #include <tutti/tutti.h>
 
@@ -14,7 +14,7 @@ void check(tuttiResult_t result) {
   bench::fail(std::string("tutti: ") + tuttiGetErrorString(result) + ": " + tuttiGetLastError(nullptr));
 }
 
-// The loader takes another library where it does not like the one that the environment names.
+// The loader silently uses another library if it cannot use the one that the environment names.
 void require_library(const std::string& path) {
   Dl_info info = {};
   void* const function = dlsym(RTLD_DEFAULT, "tuttiAllReduce");

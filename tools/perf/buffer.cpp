@@ -22,7 +22,7 @@ size_t changed(const char* begin, const char* end) {
 Buffer::~Buffer() {
   device::release(device_);
   if (tutti_memory_) {
-    // Nothing is left to do about a failure here, and the memory goes with the process.
+    // Nothing can be done about a failure here, and the process's end frees the memory.
     static_cast<void>(tuttiMemFree(base_));
   } else {
     free(base_);

@@ -21,17 +21,17 @@ class Buffer {
   Status allocate(size_t bytes, Memory memory);
 
   char* data() const { return data_; }
-  // The same place where operations work on it.
+  // The address that operations work on.
   char* operand() const { return device_ == nullptr ? data_ : device_ + (data_ - base_); }
-  // All of it, guards included.
+  // The whole memory, including guards.
   void* memory() const { return device_ == nullptr ? base_ : device_; }
   size_t memory_bytes() const { return bytes_; }
-  // What the host has written goes to the device, and comes back: the first `used_bytes` and the guards around them.
+  // Copies what the host has written to the device, or back: the first `used_bytes` and the guards around them.
   Status upload(size_t used_bytes) const;
   Status download(size_t used_bytes) const;
-  // Zeroes the first `used_bytes` where operations work on them.
+  // Zeroes the first `used_bytes` of the memory that operations work on.
   Status clear(size_t used_bytes) const;
-  // Lets data() begin this many bytes after the boundary; `bytes` of allocate() must have room for it.
+  // Makes data() begin this many bytes after the boundary; `bytes` of allocate() must have room for it.
   void move(size_t shift_bytes);
   // Fills the first `used_bytes` with a pattern that no result has by chance, and the guards around them.
   void poison(size_t used_bytes);
@@ -46,7 +46,7 @@ class Buffer {
   char* base_ = nullptr;
   size_t bytes_ = 0;
   char* data_ = nullptr;
-  char* device_ = nullptr;  // base_'s twin
+  char* device_ = nullptr;  // twin of base_
   bool tutti_memory_ = false;
 };
 

@@ -9,8 +9,8 @@
 
 namespace tutti::perf {
 
-// How a collective of `total` elements uses its buffers on one rank, in elements. In place, both are one buffer of the
-// larger size and the call's pointers are at the two offsets: one part lies within the other.
+// How a collective of `total` elements uses its buffers on one rank, in elements. In place, both buffers are one buffer
+// of the larger size and the call's pointers are at the two offsets: one part is inside the other.
 struct Layout {
   size_t count;  // the call's argument
   size_t send, recv;
@@ -21,24 +21,24 @@ struct Layout {
 constexpr Layout same_size(size_t total, size_t, size_t) {
   return {.count = total, .send = total, .recv = total};
 }
-// A block from every rank, one after the other.
+// One block from every rank, one after the other.
 constexpr Layout gathering(size_t total, size_t n_ranks, size_t rank) {
   const size_t block = total / n_ranks;
   return {.count = block, .send = block, .recv = block * n_ranks, .in_place_send_offset = block * rank};
 }
-// A block for every rank.
+// One block for every rank.
 constexpr Layout scattering(size_t total, size_t n_ranks, size_t rank) {
   const size_t block = total / n_ranks;
   return {.count = block, .send = block * n_ranks, .recv = block, .in_place_recv_offset = block * rank};
 }
 
-// A block from every rank and a block for every rank.
+// One block from and one for every rank.
 constexpr Layout exchanging(size_t total, size_t n_ranks, size_t) {
   const size_t block = total / n_ranks;
   return {.count = block, .send = block * n_ranks, .recv = block * n_ranks};
 }
 
-// busbw / algbw where a rank's own block, one of n, stays where it is.
+// busbw / algbw if a rank's own block, one of n, is not sent.
 constexpr double all_but_own(int n_ranks) {
   return static_cast<double>(n_ranks - 1) / n_ranks;
 }
@@ -56,10 +56,10 @@ struct Call {
   int rank, n_ranks;
   tuttiComm_t comm;
   tuttiStream_t stream;
-  tuttiDataType_t wire = tuttiInt8;  // of what is quantised
+  tuttiDataType_t wire = tuttiInt8;  // for quantised collectives
 };
 
-// What a call of `count` has put into its recvbuff. `first` is the index of the first element of every rank's sendbuff.
+// A call's recvbuff. `first` is the index of the first element of every rank's sendbuff.
 struct Received {
   DataKey key;
   int rank, root;
@@ -73,14 +73,14 @@ struct Collective {
   const char* tool;  // "all_reduce_perf"
   const char* call;  // "tuttiAllReduce"
   bool has_op = false, has_root = false;
-  bool only_root_receives = false;  // elsewhere recvbuff must stay as it is
+  bool only_root_receives = false;  // other ranks' recvbuff must stay unchanged
   bool has_in_place = true;
-  bool quantises = false;  // sums and averages of floats, to a bound
-  bool has_data = true;    // without: no sizes, no types, no bandwidth
+  bool quantises = false;  // sums and averages of floats, within a bound
+  bool has_data = true;    // without data: no sizes, types or bandwidth
   Layout (*layout)(size_t total, size_t n_ranks, size_t rank);
-  double (*bus_factor)(int n_ranks);  // busbw / algbw: what the busiest wire carries
+  double (*bus_factor)(int n_ranks);  // busbw / algbw: the load of the busiest wire
   tuttiResult_t (*run)(const Call& call);
-  size_t (*count_wrong)(const Received& received);  // elements, of those that the call was to write
+  size_t (*count_wrong)(const Received& received);  // elements that the call had to write
 };
 
 }  // namespace tutti::perf

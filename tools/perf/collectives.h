@@ -1,4 +1,4 @@
-// What the perf tools measure, one entry for each of them.
+// What the perf tools measure: one entry for each tool.
 #pragma once
 
 #include "collective.h"

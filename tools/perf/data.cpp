@@ -88,7 +88,7 @@ class FloatGenerator {
   static constexpr uint64_t kWholeNumbers = uint64_t{1} << (F::kMantissaBits + 1);
   // Factors other than +-1 in a product: each moves the exponent by one, and the result must stay a normal number.
   static constexpr uint64_t kFactors = std::min(100, F::kBias - 2);
-  // Scalars are from 1 to this, and what they multiply is as much smaller.
+  // Scalars are from 1 to this, and the inputs that they multiply are smaller by that factor.
   static constexpr int kLargestScalar = F::kMantissaBits < 4 ? 2 : 4;
 
   explicit FloatGenerator(const DataKey& key)

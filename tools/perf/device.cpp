@@ -31,7 +31,7 @@ struct Driver {
   int (*launch_graph)(void*, void*) = nullptr;
   int (*destroy_graph)(void*) = nullptr;
   int (*destroy_executable)(void*) = nullptr;
-  std::string missing;  // why there is none
+  std::string missing;  // why there is no driver
 
   Driver() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -67,7 +67,7 @@ struct Driver {
   }
 };
 
-// After forking: a driver that was started before is of no use in a child.
+// Loaded after the fork: a driver that was started before is useless in a child.
 const Driver& driver() {
   static const Driver loaded;
   return loaded;
@@ -84,7 +84,7 @@ uint64_t address(const void* memory) {
   return reinterpret_cast<uintptr_t>(memory);
 }
 
-// Each thread's own, for copies.
+// One for each thread, for copies.
 Status own_stream(void** stream) {
   thread_local void* t_stream = nullptr;
   if (t_stream == nullptr) {
@@ -130,7 +130,7 @@ Status allocate(size_t bytes, void** memory) {
 }
 
 void release(void* memory) {
-  if (memory != nullptr) driver().release(address(memory));  // it goes with the process otherwise
+  if (memory != nullptr) driver().release(address(memory));  // if it fails the process's end frees it
 }
 
 Status copy(void* to, const void* from, size_t bytes) {
@@ -164,7 +164,7 @@ void destroy(tuttiStream_t stream) {
 }
 
 Graph::~Graph() {
-  if (is_capturing_) static_cast<void>(end());  // or the stream could not be used any more
+  if (is_capturing_) static_cast<void>(end());  // else the stream could not be used any more
   if (executable_ != nullptr) driver().destroy_executable(executable_);
 }
 

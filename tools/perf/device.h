@@ -9,9 +9,9 @@
 
 namespace tutti::perf::device {
 
-// How many there are here; an error says why there are none.
+// The number of devices here; if there are none the error says why.
 Status count(int* devices);
-// Makes a device the calling thread's. All that follows is for it.
+// Makes a device the calling thread's. All functions below are for that device.
 Status enter(int number);
 std::string name(int number);
 
@@ -21,13 +21,13 @@ void release(void* memory);
 Status copy(void* to, const void* from, size_t bytes);
 Status clear(void* memory, size_t bytes);
 
-// A cudaStream_t that waits for no other, as Tutti takes it for communicators on a device.
+// A cudaStream_t that waits for no other stream, for communicators on a device.
 Status create_stream(tuttiStream_t* stream);
 // NULL: the default stream.
 Status synchronize(tuttiStream_t stream);
 void destroy(tuttiStream_t stream);
 
-// Operations that were captured from a stream, to be launched again and again.
+// Operations captured from a stream, to be launched repeatedly.
 class Graph {
  public:
   Graph() = default;
@@ -35,7 +35,7 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // What the calling thread starts on the stream between the two does not run, but belongs to the graph.
+  // Operations that the calling thread starts on the stream between the two do not run, but go into the graph.
   Status begin(tuttiStream_t stream);
   Status end();
   Status launch() const;

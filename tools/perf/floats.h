@@ -14,7 +14,7 @@ struct Float {
   static constexpr int kBias = (1 << (kExponentBitsV - 1)) - 1;
   static constexpr int kSignShift = kExponentBitsV + kMantissaBitsV;
 
-  // Rounds to nearest even, into subnormals and zero where need be; overflow is the caller's mistake.
+  // Rounds to nearest even, to subnormals and zero if necessary; overflow is the caller's mistake.
   static Bits encode(double value) {
     const auto from = std::bit_cast<uint64_t>(value);
     const Bits sign = static_cast<Bits>((from >> 63) << kSignShift);

@@ -14,12 +14,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// nccl-tests writes truth values as text.
+// nccl-tests writes booleans as text.
 const char* truth(bool value) {
   return value ? "true" : "false";
 }
 
-// Only Tutti's variables, and never the one that is a secret.
+// Only Tutti's variables, and never the secret.
 Json environment() {
   Json list = Json::array();
   for (char** e = environ; *e != nullptr; e++) {
@@ -75,7 +75,7 @@ Json measurement(const JsonReport& report, const Measurement& m) {
   return j;
 }
 
-// For every process the slowest of its ranks, which follow each other, in each iteration.
+// For each process and iteration the slowest of its ranks, which are consecutive.
 Json process_times(const std::vector<RankInfo>& ranks, const Measurement& m) {
   Json rows = Json::array();
   for (size_t rank = 0; rank < m.rank_iter_seconds.size(); rank++) {
@@ -162,7 +162,7 @@ std::string json_text(const JsonReport& report) {
   j["errors"] = Json::array();
   if (!report.error.empty()) j["errors"].push_back(report.error);
   j["end_time"] = report.end_time;
-  // Arguments may be in any encoding; what is not UTF-8 is replaced instead of thrown.
+  // Arguments may be in any encoding; invalid UTF-8 is replaced instead of throwing.
   return j.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -19,14 +19,14 @@
 namespace tutti::perf {
 namespace {
 
-// Where a device is measured, these are the communicators that ranks settle things by.
+// If a device is measured, these communicators are for the agreements between ranks.
 tuttiConfig_t first_config(const Options& options) {
   if (options.device == kHostMemory) return config_of(options);
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   return config;
 }
 
-// Slurm sets SLURM_PROCID in a batch script as well, which is no step.
+// Slurm sets SLURM_PROCID in a batch script, too, which is not a step.
 bool has_launcher() {
   const auto is_set = [](const char* name) { return getenv(name) != nullptr; };
   return is_set("TUTTI_RANK") || (is_set("RANK") && is_set("WORLD_SIZE")) || is_set("OMPI_COMM_WORLD_RANK") ||
@@ -34,18 +34,18 @@ bool has_launcher() {
 }
 
 int report_failure(int rank, const Error& error) {
-  // Without a message another rank, or the table, has said it.
+  // If there is no message another rank, or the table, has already said it.
   if (!error.message.empty()) fprintf(stderr, "[rank %d] %s\n", rank, error.message.c_str());
   return error.exit_status;
 }
 
-// Frees the communicator in good order, or at once after a failure that the other ranks may not know of.
+// Finalizes and frees the communicator, or aborts it after a failure that the other ranks may not know of.
 Status close(tuttiComm_t comm, Status outcome) {
   if (outcome || outcome.error().agreed) {
     const tuttiResult_t result = tuttiCommDestroy(comm);
     if (result != tuttiSuccess && outcome) return library_error("tuttiCommDestroy", result, nullptr);
   } else {
-    // The failure itself is what is reported.
+    // The original failure is reported instead.
     static_cast<void>(tuttiCommAbort(comm));
   }
   return outcome;
@@ -71,7 +71,7 @@ int run_one(const Options& options, const Group& group, int rank, const RankBody
   return run_with(comm, rank, body);
 }
 
-// This process's ranks, which are consecutive, each on a thread of its own. None joins the group before all have one:
+// Runs this process's ranks, which are consecutive, each in a thread. None joins the group before all have a thread:
 // it would wait for the others.
 int run_threads(const Options& options, const Group& group, int first_rank, const RankBody& body) {
   std::vector<int> statuses(static_cast<size_t>(options.threads));
@@ -101,7 +101,7 @@ int failed_call(const char* tool, const char* call, tuttiResult_t result) {
   return kExitFailed;
 }
 
-// One communicator over the launcher's processes, used only to hand out the id of the one over all threads.
+// A communicator of the launcher's processes, used only to hand out the id of the one of all threads.
 int run_launched_threads(const Options& options, tuttiComm_t processes, const RankBody& body) {
   int rank = 0, n = 1;
   Group group = {};
@@ -134,7 +134,7 @@ int run_launched(const Options& options, const char* tool, const RankBody& body)
   return run_with(comm, rank, body);
 }
 
-// Forks first and makes the id afterwards, because that starts a thread. The children wait for it on a pipe.
+// Forks first and makes the id afterwards, because that starts a thread. The children wait for the id on a pipe.
 int run_procs(const Options& options, const char* tool, const RankBody& body) {
   block_launcher_signals();
   int ends[2];
@@ -146,7 +146,7 @@ int run_procs(const Options& options, const char* tool, const RankBody& body) {
   const auto run_child = [&](int i) {
     ::close(ends[1]);
     Group group = {.id = {}, .n_ranks = options.procs * options.threads};
-    // Written as one piece for every child, so it is read as one.
+    // Written atomically for every child, so it is read at once.
     if (read(ends[0], &group.id, sizeof group.id) != static_cast<ssize_t>(sizeof group.id)) return kExitOtherFailed;
     return run_threads(options, group, i * options.threads, body);
   };
@@ -187,7 +187,7 @@ int local_ranks(const Options& options) {
 }
 
 int launch(const Options& options, const char* tool, const RankBody& body) {
-  signal(SIGPIPE, SIG_IGN);  // a closed stdout shall be an error with a message
+  signal(SIGPIPE, SIG_IGN);  // a closed stdout must be an error with a message
   if (options.procs == 0 && has_launcher()) return run_launched(options, tool, body);
   if (options.procs == 0 && options.threads == 1) {
     fprintf(stderr, "%s: running with one rank only; for more use --procs N or -t N, or mpirun, srun or torchrun\n",

@@ -8,21 +8,21 @@
 
 namespace tutti::perf {
 
-// What a rank does with its communicator. Called on one thread for each rank of this process.
+// What a rank does with its communicator. Called in one thread for each rank of this process.
 using RankBody = std::function<Status(tuttiComm_t)>;
 
 // Runs `body` on every rank that belongs to this process (and, with --procs, its children) and returns the exit status.
 // Ranks that fail print "[rank r] ..." to stderr.
 int launch(const Options& options, const char* tool, const RankBody& body);
 
-// The whole main of a tool without tables: reads the options, or prints the help that they ask for, and launches.
+// The whole main of a tool without tables: parses the options, or prints the help that they request, and launches.
 int launch_tool(int argc, char** argv, const Collective& tool,
                 const std::function<Status(const Options&, tuttiComm_t)>& body);
 
-// What communicators whose operations are measured are created with.
+// The configuration of communicators whose operations are measured.
 tuttiConfig_t config_of(const Options& options);
 
-// How many ranks this call makes on this host, as far as can be known.
+// How many ranks this call makes on this host, as far as is known.
 int local_ranks(const Options& options);
 
 }  // namespace tutti::perf

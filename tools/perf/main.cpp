@@ -16,7 +16,7 @@
 namespace tutti::perf {
 namespace {
 
-// A closed standard stream's number would go to the next socket, and the table into that.
+// If a standard stream is closed the next socket gets its number, and the table would go there.
 Status check_streams() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
@@ -26,7 +26,7 @@ Status check_streams() {
   return {};
 }
 
-// Linux promises more memory than there is and kills someone later; better to say so now.
+// Linux promises more memory than there is and kills a process later; it is better to fail now.
 Status check_memory(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors) {
   const int ranks = local_ranks(options);
   const auto each = static_cast<double>(buffer_bytes(options, collective, tensors, ranks));
@@ -47,13 +47,13 @@ Status prepare(int argc, char** argv, const Collective& collective, Options* opt
   return check_memory(*options, collective, *tensors);
 }
 
-// One program for all collectives: the name that it is called by says which, and becomes `tool`, without its folder.
+// One program for all collectives: the name that it is called by, without its folder, says which, and becomes `tool`.
 Collective measured_by(const char* called) {
   const char* const slash = strrchr(called, '/');
   const char* const name = slash != nullptr ? slash + 1 : called;
   std::string tool = name;
   std::replace(tool.begin(), tool.end(), '-', '_');
-  if (tool.rfind("tutti_", 0) == 0) tool.erase(0, 6);  // as it is installed
+  if (tool.rfind("tutti_", 0) == 0) tool.erase(0, 6);  // its installed name
   for (const Collective* one : {&kAllGather, &kAllReduceQuantized, &kAlltoAll, &kAlltoAllv, &kBarrier, &kBroadcast,
                                 &kGather, &kReduce, &kReduceScatter, &kScatter, &kSendRecv}) {
     if (tool != one->tool) continue;

@@ -17,15 +17,15 @@
 namespace tutti::perf {
 namespace {
 
-// Tensors begin where an allocator would put them.
+// Tensors begin at an allocator's alignment.
 constexpr size_t kPieceAlignment = 64;
-// An operation this long is not slowed down noticeably by a look at the clock.
+// Reading the clock does not noticeably slow down an operation this long.
 constexpr double kSlowSeconds = 1e-4;
-// For how long at least a row's operations run before they are timed.
+// The minimum time for which a row's operations run before they are timed.
 constexpr double kSettleSeconds = 2e-3;
-// So many follow the barrier before the timed ones, if they are quick.
+// This many operations follow the barrier before the timed ones, if they are quick.
 constexpr int kAfterBarrier = 5;
-// How late the last rank comes to a barrier that is checked.
+// How much later the last rank comes to a barrier that is checked.
 constexpr auto kLate = std::chrono::milliseconds(3);
 
 double thread_cpu_seconds() {
@@ -34,7 +34,7 @@ double thread_cpu_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Equal on two ranks if and only if they run on one booted machine.
+// Equal on two ranks if and only if they run on the same machine since the same boot.
 double machine_number() {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
@@ -43,7 +43,7 @@ double machine_number() {
   return static_cast<double>(std::hash<std::string>()(boot + host) >> 12);  // 52 bits: exact
 }
 
-// Makes each of the values at least as large as the other one at its place.
+// Element-wise maximum.
 void raise(const std::vector<double>& others, std::vector<double>* values) {
   for (size_t i = 0; i < others.size(); i++) (*values)[i] = std::max((*values)[i], others[i]);
 }
@@ -98,7 +98,7 @@ Bench::Bench(const Options& options, const Collective& collective, Team& team)
     : options_(options), collective_(collective), team_(team), progress_(team.rank() == 0) {}
 
 Bench::~Bench() {
-  // The communicator would take them back itself, so a failure changes nothing.
+  // The communicator's destruction deregisters it anyway, so a failure changes nothing.
   for (void* registration : registrations_) static_cast<void>(tuttiCommDeregister(team_.comm(), registration));
   // An error of the stream was already returned by the wait for it.
   if (stream_ != nullptr && on_device()) device::destroy(stream_);
@@ -148,7 +148,7 @@ std::vector<Call> Bench::calls(const Work& work, tuttiRedOp_t op, bool in_place,
   return calls;
 }
 
-// Several times are one group, as with nccl-tests.
+// Several times form one group, as in nccl-tests.
 Status Bench::start(const std::vector<Call>& calls, int times) const {
   tuttiResult_t result = times > 1 ? tuttiGroupStart() : tuttiSuccess;
   for (int i = 0; i < times; i++) {
@@ -157,7 +157,7 @@ Status Bench::start(const std::vector<Call>& calls, int times) const {
     }
   }
   if (times > 1) {
-    const tuttiResult_t end = tuttiGroupEnd();  // also after a failure: a group that was begun must end
+    const tuttiResult_t end = tuttiGroupEnd();  // even after a failure: a group that was begun must end
     if (result == tuttiSuccess) result = end;
   }
   if (result != tuttiSuccess) return library_error(collective_.call, result, team_.comm());
@@ -193,10 +193,10 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
   send_.move(options_.unalign_elems * type_info(work.type).bytes);
   recv_.move(options_.unalign_elems * type_info(work.type).bytes);
   doing_ = text("%zu bytes %s %s, ", work.bytes, type_info(work.type).name, in_place ? "in place" : "out of place");
-  // Zeros, because repeating an in-place sum or product on other data soon computes with infinities or subnormals.
+  // Zeros, because repeated in-place sums or products of other data soon produce infinities or subnormals.
   if (Status s = send_.clear(work.extent_bytes); !s) return s;
   if (Status s = recv_.clear(work.extent_bytes); !s) return s;
-  // But blocks of zeros are quantised sooner than others.
+  // But zero blocks are quantised faster than others.
   if (collective_.quantises) {
     fill(work, in_place, {work.type, work.op, team_.n_ranks(), seed_});
     if (Status s = send_.upload(work.extent_bytes); !s) return s;
@@ -252,8 +252,8 @@ Status Bench::warm_up(const std::vector<Call>& calls) {
   return wait();
 }
 
-// Runs operations until they are as fast as they get: cold caches, links made at first use and CPUs that were asleep
-// would otherwise be part of the first row's times. Ranks agree on the time, so all run equally many.
+// Runs operations until they are as fast as they get: otherwise cold caches, links that are made at first use and
+// sleeping CPUs would affect the first row's times. Ranks agree on the time, so all run the same number.
 Status Bench::settle(const std::vector<Call>& calls) {
   quick_ = false;
   if (options_.warmup_iters == 0) return {};  // the user wants to see the start
@@ -273,7 +273,7 @@ Status Bench::settle(const std::vector<Call>& calls) {
   return {};
 }
 
-// The operations of one iteration. Whatever is not to be timed is added to *excluded_seconds.
+// The operations of one iteration. Adds time that must not count to *excluded_seconds.
 Status Bench::iteration(const std::vector<Call>& calls, double* excluded_seconds) const {
   if (options_.blocking == 1 || options_.blocking == 2) return one_by_one(calls);
   if (Status s = start(calls, options_.agg_iters); !s) return s;
@@ -322,7 +322,7 @@ Status Bench::capture(const std::vector<Call>& calls, int iters, int times, devi
   return s ? graph->end() : s;
 }
 
-// As it was timed: from a graph, or not.
+// In the way that was timed: from a graph, or not.
 Status Bench::run_once(const std::vector<Call>& calls) const {
   if (options_.graph_launches == 0) return start(calls);
   device::Graph graph;
@@ -331,7 +331,7 @@ Status Bench::run_once(const std::vector<Call>& calls) const {
   return wait();
 }
 
-// As nccl-tests: all iterations are one graph, and its launches are timed.
+// As in nccl-tests: all iterations are one graph, and its launches are timed.
 Status Bench::replay(const std::vector<Call>& calls, Measurement* result) {
   device::Graph graph;
   if (Status s = team_.agree(capture(calls, options_.iters, options_.agg_iters, &graph)); !s) return s;
@@ -349,7 +349,7 @@ Status Bench::replay(const std::vector<Call>& calls, Measurement* result) {
 }
 
 Status Bench::average(double* seconds, double* cpu_seconds) {
-  if (options_.average == 0) return {};  // rank 0's own, which is what is printed
+  if (options_.average == 0) return {};  // rank 0's own time is printed
   constexpr tuttiRedOp_t kOps[] = {tuttiSum, tuttiAvg, tuttiMin, tuttiMax};
   std::vector<double> both = {*seconds, *cpu_seconds};
   Status s = team_.reduce(&both, kOps[options_.average]);
@@ -386,8 +386,8 @@ Status Bench::check_data(const Work& work, const std::vector<Call>& calls, bool 
   return {};
 }
 
-// Without data there is the order: no rank leaves before the last, which comes late, has come. Clocks of several
-// machines cannot tell: then *wrong is negative on all ranks.
+// Without data the order is checked: no rank leaves before the last one, which is late on purpose, has come. Clocks of
+// different machines cannot tell: then *wrong is negative on all ranks.
 Status Bench::check_order(const std::vector<Call>& calls, long long* wrong) {
   if (team_.rank() == static_cast<int>(seed_ % static_cast<uint64_t>(team_.n_ranks()))) {
     std::this_thread::sleep_for(kLate);
@@ -399,7 +399,7 @@ Status Bench::check_order(const std::vector<Call>& calls, long long* wrong) {
   std::vector<double> latest = {came, machine, -machine};
   if (Status s = team_.reduce(&latest, tuttiMax); !s) return s;
   const bool one_machine = latest[1] == -latest[2];
-  *wrong = one_machine ? left < latest[0] : -1;  // again: what is there is the sum over the ranks by now
+  *wrong = one_machine ? left < latest[0] : -1;  // overwrites the sum over the ranks
   return {};
 }
 
@@ -427,7 +427,7 @@ size_t Bench::count_wrong(const Work& work, bool in_place, const DataKey& key) c
   return wrong;
 }
 
-// What must be as it was: the input, but for what the output takes its place of, and memory that is neither.
+// Counts changes outside the output: in the input, except where the output replaces it, and in memory that is neither.
 size_t Bench::count_spoiled(const Piece& piece, bool in_place, bool receives, const DataKey& key) const {
   const Layout& layout = piece.layout;
   const size_t elem_bytes = type_info(key.type).bytes;

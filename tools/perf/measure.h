@@ -1,4 +1,4 @@
-// One measurement: an operation timed over its iterations, then checked on data of its own.
+// One measurement: an operation is timed over its iterations, then checked with separate data.
 #pragma once
 
 #include <string>
@@ -13,22 +13,22 @@
 
 namespace tutti::perf {
 
-// A call's part of the buffers. With --sizes-from an operation has one piece for each tensor, else it is one piece.
+// A part of the buffers for one call. With --sizes-from an operation has one piece for each tensor, else one in all.
 struct Piece {
   size_t offset_bytes;
-  size_t elems;  // of the larger buffer of the rank that has most
+  size_t elems;  // of the larger buffer, on the rank with most
   size_t first;  // index of its first element, for the data
   Layout layout;
 };
 
 struct Work {
   tuttiDataType_t type = tuttiFloat32;
-  tuttiRedOp_t op = tuttiSum;  // tuttiNumOps: one of tuttiRedOpCreatePreMulSum
+  tuttiRedOp_t op = tuttiSum;  // tuttiNumOps: made by tuttiRedOpCreatePreMulSum
   int root = 0;
   std::vector<Piece> pieces;
   size_t count = 0;         // as reported
-  size_t bytes = 0;         // as reported: what the larger of the two buffers holds, on the rank that has most
-  size_t extent_bytes = 0;  // of the buffers, gaps between pieces included
+  size_t bytes = 0;         // as reported: size of the larger of the two buffers, on the rank with most
+  size_t extent_bytes = 0;  // of the buffers, including gaps between pieces
 };
 
 // Lays out pieces of these numbers of elements.
@@ -51,7 +51,7 @@ class Bench {
   Status create_operator(const Work& work, tuttiRedOp_t* op) const;
   Status destroy_operator(const Work& work, tuttiRedOp_t op) const;
   Status time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, Measurement* result);
-  // On these buffers: where operations work, or where the host sees them.
+  // With these buffers: those that operations work on, or those that the host sees.
   std::vector<Call> calls(const Work& work, tuttiRedOp_t op, bool in_place, char* send, char* recv) const;
   Status start(const std::vector<Call>& calls, int times = 1) const;
   Status wait() const;
@@ -82,8 +82,8 @@ class Bench {
   std::vector<void*> registrations_;
   Progress progress_;
   std::string doing_;   // for the progress line
-  bool quick_ = false;  // so quick that a barrier is felt in the operations after it; the same on all ranks
-  bool slow_ = false;   // an operation takes so long that the progress line costs nothing
+  bool quick_ = false;  // so quick that a barrier affects the operations after it; equal on all ranks
+  bool slow_ = false;   // an operation is so long that the progress line costs nothing
   uint64_t seed_ = 0;
 };
 

@@ -14,13 +14,13 @@ namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// Also where the file says "max", or is not there.
+// kNoLimit if the file says "max", or does not exist.
 double number_in(const std::string& path) {
   double value = 0;
   return std::ifstream(path) >> value ? value : kNoLimit;
 }
 
-// What the control group of this folder may still take, with what it holds of files, which would make room.
+// What the control group of this folder may still use, plus its file pages, which can be freed.
 double left_in_group(const std::string& folder) {
   const bool is_version_1 = std::ifstream(folder + "/memory.limit_in_bytes").good();
   const double most = number_in(folder + (is_version_1 ? "/memory.limit_in_bytes" : "/memory.max"));
@@ -34,7 +34,7 @@ double left_in_group(const std::string& folder) {
   return std::max(left, 1.0);
 }
 
-// In the tightest of the groups that this process is in: containers and Slurm's jobs have less than their machine.
+// For the tightest group that contains this process: containers and Slurm jobs have less memory than their machine.
 double left_in_groups(const std::string& root) {
   double least = kNoLimit;
   for (const std::string& folder : cli::cgroup_folders("memory", root)) least = std::min(least, left_in_group(folder));
@@ -62,7 +62,7 @@ double resident_bytes() {
 }
 
 std::string memory_text(const MemoryMarks& marks) {
-  // The kernel may take pages back, which is no negative use.
+  // The kernel may reclaim pages, which must not count as negative use.
   const double initialization = std::max(0.0, marks.joined - marks.start);
   const double buffers = std::max(0.0, marks.allocated - marks.joined);
   const double operations = std::max(0.0, marks.end - marks.allocated);

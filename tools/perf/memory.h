@@ -5,13 +5,13 @@
 
 namespace tutti::perf {
 
-// Memory and swap that this machine, or the container that this process is in, can still give; 0 if it does not say.
-// `root` is for tests: what stands before /proc and /sys.
+// Memory and swap that are still available on this machine, or to the container of this process; 0 if unknown.
+// `root` is for tests: a prefix of /proc and /sys.
 double available_bytes(const std::string& root = "");
 // Pages of this process that are in memory, shared ones included.
 double resident_bytes();
 
-// What a process came to hold on its way: resident_bytes() at four moments.
+// The memory that a process holds at four moments, by resident_bytes().
 struct MemoryMarks {
   double start = 0, joined = 0, allocated = 0, end = 0;
 };

@@ -10,7 +10,7 @@
 namespace tutti::perf {
 namespace {
 
-// What CLI11 fills in; texts become values after parsing, so that all complaints read alike.
+// Filled in by CLI11; texts become values after parsing, so that all error messages look alike.
 struct Raw {
   std::string min_bytes = "32M", max_bytes = "32M", step_bytes = "1M";
   std::string op = "sum", type = "float", root = "0", wire = "int8";
@@ -243,7 +243,7 @@ Status convert_device(const std::string& name, Options* o) {
   return {};
 }
 
-// What is captured must have run before, and cannot wait.
+// Captured operations must have run before, and cannot wait.
 Status check_graph(const Options& o) {
   if (o.graph_launches == 0) return {};
   const char* why = o.device == kHostMemory ? "there are no graphs on host memory; give --device cuda"
@@ -293,7 +293,7 @@ Status parse_options(int argc, const char* const* argv, const Collective& collec
   add_rank_options(app, *options, raw);
   add_measuring_options(app, *options, raw);
   add_report_options(app, *options);
-  try {  // CLI11 reports by exceptions
+  try {  // CLI11 reports errors by exceptions
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     options->help = app.help();

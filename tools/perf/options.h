@@ -11,7 +11,7 @@
 namespace tutti::perf {
 
 inline constexpr int kAllRoots = -1;
-// For Options::device: host memory, or each rank's device by its number.
+// Values of Options::device: host memory, or for each rank the device with its number.
 inline constexpr int kHostMemory = -1, kEachItsDevice = -2;
 
 struct Options {
@@ -19,12 +19,12 @@ struct Options {
   int iters = 20, warmup_iters = 1, agg_iters = 1, run_cycles = 1, check_iters = 1;
   std::vector<tuttiDataType_t> types = {tuttiFloat32};
   std::vector<tuttiRedOp_t> ops = {tuttiSum};
-  tuttiDataType_t wire = tuttiInt8;  // of what is quantised
+  tuttiDataType_t wire = tuttiInt8;  // for quantised collectives
   int root = 0;
   int threads = 1, procs = 0;  // procs 0: no ranks are forked
   int blocking = 0;
   int device = kHostMemory;
-  int graph_launches = 0;  // 0: operations are started one by one
+  int graph_launches = 0;  // 0: operations are started individually
   bool null_stream = true;
   int timeout_seconds = 0;  // 0: the library's own limit
   bool cpu_time = false, timestamps = false, per_iter_timing = false, parallel_init = false;
@@ -37,7 +37,7 @@ struct Options {
   std::string json_path, algo, transports, sizes_from;
 
   std::vector<std::string> args;  // as given, for the report
-  std::string help;               // not empty: print this and end
+  std::string help;               // if not empty: print this and end
 };
 
 Status parse_options(int argc, const char* const* argv, const Collective& collective, Options* options);

@@ -32,14 +32,14 @@ std::string half_text(const Options& options, const Collective& collective, cons
   return out;
 }
 
-// The half of an operation that has no in place.
+// The columns of an operation that has no in-place variant.
 std::string no_half_text(const Options& options) {
   std::string out = text("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
   if (options.per_iter_timing) out += text("  %7s  %7s  %7s  %7s", "N/A", "N/A", "N/A", "N/A");
   return out;
 }
 
-// One line of column titles; `half` are those of one half.
+// One line of column titles; `half` has those of out of place or in place.
 std::string titles(const char* size, const char* count, const char* type, const char* op, const char* root,
                    const std::string& half, const std::string& stamp) {
   return text("# %10s  %12s  %8s  %6s  %6s", size, count, type, op, root) + half + half + " " + stamp + "\n";
@@ -71,7 +71,7 @@ std::string number_text(double value, int width) {
 
 std::string header_text(const Options& o, const Collective& collective, const std::vector<RankInfo>& ranks) {
   int version = 0;
-  static_cast<void>(tuttiGetVersion(&version));  // fails for NULL only
+  static_cast<void>(tuttiGetVersion(&version));  // it only fails for NULL
   std::string out = text("# tutti-perf headers=%d library=%d\n", TUTTI_VERSION_CODE, version);
   out += text("# Collective test starting: %s\n", collective.tool);
   const bool factor = o.step_factor > 1;
@@ -152,7 +152,7 @@ Status Report::open() {
   if (options_.json_path.empty()) return {};
   json_ = options_.json_path == "-" ? stdout : fopen(options_.json_path.c_str(), "w");
   if (json_ == nullptr) return usage_error(json_error().message);
-  setvbuf(json_, nullptr, _IONBF, 0);  // a document is one write: who is killed leaves the last one or this one
+  setvbuf(json_, nullptr, _IONBF, 0);  // a document is a single write: a killed run leaves the previous one or this one
   return {};
 }
 
@@ -197,8 +197,8 @@ Status Report::conclude(const MemoryMarks& memory) {
   return write_json("");
 }
 
-// What there is so far, for a run that is killed: once a second, or less often where the document is so long that it
-// takes a twentieth of the time. A pipe's reader gets the last one only.
+// Writes the document so far, in case the run is killed: once a second, or less often if the document is so long that
+// this takes a twentieth of the time. A pipe's reader only gets the last one.
 Status Report::keep_json() {
   const double now = now_seconds();
   if (json_ == nullptr || json_ == stdout || now < keeps_json_at_ || fseek(json_, 0, SEEK_SET) != 0) return {};
@@ -220,7 +220,7 @@ Status Report::put_json(const std::string& error) {
   const std::string document =
       json_text({options_, collective_, ranks_, rows_, totals_, start_time_, time_of_day(), error}) + "\n";
   const bool is_whole = fwrite(document.data(), 1, document.size(), json_) == document.size();
-  // The last one may have been longer, by why it was not the end. Pipes and devices have no length: EINVAL.
+  // The previous one may have been longer, by why it was not the end. Pipes and devices cannot be cut: EINVAL.
   if (is_whole && (json_ == stdout || ftruncate(fileno(json_), ftello(json_)) == 0 || errno == EINVAL)) return {};
   return json_error();
 }

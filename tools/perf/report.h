@@ -1,4 +1,4 @@
-// What rank 0 prints: nccl-tests' table, so that scripts written for it can read this, and its JSON.
+// Rank 0's output: nccl-tests' table, so that scripts written for that can read this one, and its JSON.
 #pragma once
 
 #include <cstdio>
@@ -20,14 +20,14 @@ struct RankInfo {
   std::string device_name = "CPU";
 };
 
-// One of a row's two halves: out of place or in place.
+// One of the two halves of a row: out of place or in place.
 struct Measurement {
   double seconds = 0;        // per operation
   double cpu_seconds = 0;    // of the calling thread, per operation
-  double first_seconds = 0;  // with --first: of the very first one, the slowest rank's
+  double first_seconds = 0;  // with --first: of the very first operation, on the slowest rank
   double alg_bw = 0, bus_bw = 0;
   long long wrong = -1;                                // -1: not checked
-  std::vector<double> iter_seconds;                    // with -I: per operation, the slowest rank's
+  std::vector<double> iter_seconds;                    // with -I: per operation, of the slowest rank
   std::vector<std::vector<double>> rank_iter_seconds;  // with -I: each rank's own
 };
 
@@ -50,7 +50,7 @@ struct Totals {
 std::string header_text(const Options& options, const Collective& collective, const std::vector<RankInfo>& ranks);
 std::string columns_text(const Options& options);
 std::string footer_text(const Collective& collective, const Totals& totals);
-// As they are printed: "none" where the operation has no such thing.
+// As printed: "none" if it does not apply to the operation.
 const char* type_name(const Collective& collective, const Row& row);
 const char* op_name(const Collective& collective, const Row& row);
 std::string row_text(const Options& options, const Collective& collective, const Row& row);
@@ -64,12 +64,12 @@ class Report {
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
 
-  Status open();  // finds out early whether the JSON file can be written
+  Status open();  // reports early whether the JSON file can be written
   Status header(const std::vector<RankInfo>& ranks);
   Status row(const Row& row);
-  Status remark(const std::string& lines);     // as comments of the table
+  Status remark(const std::string& lines);     // as comments in the table
   Status conclude(const MemoryMarks& memory);  // the table's end and the JSON
-  // Writes the JSON unless that was done; `error` is why the run ended early, or "".
+  // Writes the JSON unless that was done; `error` says why the run ended early, or is "".
   Status write_json(const std::string& error);
 
  private:
@@ -85,15 +85,15 @@ class Report {
   double keeps_json_at_ = 0;
   std::string start_time_;
   std::vector<RankInfo> ranks_;
-  std::vector<Row> rows_;  // kept for the JSON only
+  std::vector<Row> rows_;  // for the JSON only
   Totals totals_;
 };
 
-// A line on the terminal about work that takes long; nothing when stderr is not a terminal.
+// A line on the terminal about work that takes long; nothing if stderr is not a terminal.
 class Progress {
  public:
   explicit Progress(bool wanted);
-  bool due() const;  // a second has passed since the row began, and a moment since the last line
+  bool due() const;  // a second has passed since the row began, and some time since the last line
   void show(const std::string& what);
   void clear();  // call before a row is printed
 
@@ -102,7 +102,7 @@ class Progress {
   double next_;
 };
 
-double now_seconds();  // of a clock that only goes forward
+double now_seconds();  // monotonic
 std::string time_of_day();
 
 }  // namespace tutti::perf

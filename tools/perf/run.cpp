@@ -31,7 +31,7 @@ size_t largest_extent(const Options& options, const Collective& collective, cons
   return extent;
 }
 
-// What tuttiExplain says of the row's operation.
+// tuttiExplain's text for the row's operation.
 Status explain(const Collective& collective, const Row& row, tuttiComm_t comm, std::string* why) {
   const tuttiRedOp_t op = row.op == kMulSum ? tuttiSum : row.op;
   const auto call = [&](char* to, size_t* bytes) {
@@ -46,7 +46,7 @@ Status explain(const Collective& collective, const Row& row, tuttiComm_t comm, s
   if (result != tuttiSuccess) return library_error("tuttiExplain", result, comm);
   why->resize(bytes);
   if (const auto r = call(why->data(), &bytes); r != tuttiSuccess) return library_error("tuttiExplain", r, comm);
-  why->pop_back();  // the zero byte
+  why->pop_back();  // the terminating zero
   return {};
 }
 
@@ -67,7 +67,7 @@ class RankRun {
     Status s = measure_all();
     if (s || !printing()) return s;
     bench_.progress().clear();
-    // What there is so far, with the reason why there is no more; that reason matters more than a failure to write it.
+    // The results so far, with the reason why there are no more, which matters more than a failure to write them.
     const std::string& why = s.error().message;
     static_cast<void>(report_.write_json(why.empty() ? "another rank has failed, and says why" : why));
     return s;
@@ -78,7 +78,7 @@ class RankRun {
 
   Status measure_all() {
     memory_.joined = resident_bytes();
-    if (Status s = team_.barrier(); !s) return s;  // no rank of this process allocates before
+    if (Status s = team_.barrier(); !s) return s;  // no rank of this process allocates earlier
     if (Status s = team_.agree(prepare()); !s) return s;
     memory_.allocated = resident_bytes();
     if (Status s = print_header(); !s) return s;
@@ -114,7 +114,7 @@ class RankRun {
     return team_.agree(printing() ? report_.header(ranks) : Status());
   }
 
-  // Ranks of one process on one device are served by one launch, which would belong to the graphs of all of them.
+  // Ranks of one process on one device share launches, which would belong to the graphs of all of them.
   Status check_captures(const std::vector<RankInfo>& ranks) const {
     const bool together = std::all_of(ranks.begin(), ranks.end(), [&](const RankInfo& rank) {
       return rank.host == ranks[0].host && rank.pid == ranks[0].pid && rank.device == ranks[0].device;
@@ -151,7 +151,7 @@ class RankRun {
     Work work = make_work(collective_, type, totals, team_.n_ranks(), team_.rank());
     work.op = op;
     work.root = root;
-    // nccl-tests prints root -1 where there is none.
+    // nccl-tests prints root -1 if there is none.
     Row row = {work.bytes, work.count, type, op, collective_.has_root ? root : -1, {}, {}};
     std::string before;
     if (options_.first) {

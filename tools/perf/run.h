@@ -10,8 +10,8 @@
 
 namespace tutti::perf {
 
-// Collective over `comm`, on the thread that calls it. `start_bytes` is what this process held before it made `comm`.
-// The error has exit status kExitWrongData if data was wrong.
+// Collective over `comm`, on the calling thread. `start_bytes` is the memory that this process held before it made
+// `comm`. The error has exit status kExitWrongData if data were wrong.
 Status run_rank(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,
                 tuttiComm_t comm, double start_bytes);
 

@@ -27,7 +27,7 @@ struct Child {
   int wait_status = 0;
 };
 
-// As by nohup, or of what a shell starts with &. A signal that is blocked comes even then.
+// As set by nohup, or by a shell for commands with &. A blocked signal is delivered even if it is ignored.
 bool is_ignored(int signal) {
   struct sigaction now {};
   return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
@@ -42,7 +42,7 @@ sigset_t launcher_signals() {
   return set;
 }
 
-// Never returns. _exit, because what the launcher set up (its threads are not here) is not this process's to take down.
+// Never returns. _exit, because this process must not clean up the launcher's state (whose threads are not here).
 [[noreturn]] void run_child(const std::function<int(int)>& child, int index, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphans, even if the launcher is killed
   if (getppid() != launcher) _exit(kExitFailed);
@@ -54,7 +54,7 @@ sigset_t launcher_signals() {
   _exit(status);
 }
 
-// Nothing to add: a good end, or one that this or another rank has explained.
+// Whether nothing need be added: a good end, or one that this or another rank has explained.
 bool speaks_for_itself(int wait_status) {
   if (!WIFEXITED(wait_status)) return false;
   const int status = WEXITSTATUS(wait_status);
@@ -93,7 +93,7 @@ class Herd {
   }
 
  private:
-  // A signal, or 0 when nothing came for a while.
+  // A signal, or 0 if none came for 0.1 s.
   static int next_signal() {
     const sigset_t set = launcher_signals();
     const timespec pause = {.tv_sec = 0, .tv_nsec = 100'000'000};
@@ -131,7 +131,7 @@ class Herd {
     kill_all(signal);
     const double end = now_seconds() + kInterruptGraceSeconds;
     for (reap(); !alive_.empty() && now_seconds() < end; reap()) {
-      // A second signal means: at once.
+      // A second signal means: end at once.
       const int again = next_signal();
       if (again > 0 && again != SIGCHLD) break;
     }
@@ -178,13 +178,13 @@ class Herd {
 }  // namespace
 
 void block_launcher_signals() {
-  signal(SIGCHLD, SIG_DFL);  // whoever ignores it, as this program's parent may, is never told how a child ended
+  signal(SIGCHLD, SIG_DFL);  // a process that ignores it, as the parent may have set, is never told how a child ended
   const sigset_t set = launcher_signals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
 }
 
 int spawn(const SpawnPlan& plan, const std::function<int(int)>& child, const std::function<void()>& meanwhile) {
-  fflush(stdout);  // or every child prints what is still buffered
+  fflush(stdout);  // else every child prints what is still buffered
   fflush(stderr);
   Herd herd(plan);
   if (!herd.fork_all(child)) return kExitFailed;

@@ -1,5 +1,5 @@
-// The perf tools measure and check Tutti's collectives, with nccl-tests' flags and output. They use the public headers
-// alone, as any user's program does, and therefore have an error type of their own.
+// The perf tools measure and check Tutti's collectives, with nccl-tests' flags and output. They only use the public
+// headers, as any user's program does, and therefore have their own error type.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,16 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitFailed = 3;
 inline constexpr int kExitOtherFailed = 4;  // another rank has failed and said why
 
-// Of two ranks' exit statuses the one that says more.
+// The more informative of two ranks' exit statuses.
 inline int worse(int a, int b) {
   if (a == kExitOtherFailed || b == kExitOtherFailed) return std::min(a, b) == 0 ? std::max(a, b) : std::min(a, b);
   return std::max(a, b);
 }
 
 struct Error {
-  std::string message;  // empty: another rank, or the table, says it already
+  std::string message;  // empty: another rank, or the table, has said it already
   int exit_status = kExitFailed;
-  bool agreed = false;  // all ranks know of it and end in good order
+  bool agreed = false;  // all ranks know of it and finalize
 };
 
 class [[nodiscard]] Status {

@@ -15,7 +15,7 @@ Status Team::join(tuttiComm_t comm) {
 }
 
 Team::~Team() {
-  if (on_device_ != nullptr) static_cast<void>(tuttiCommAbort(on_device_));  // the failure itself is what is reported
+  if (on_device_ != nullptr) static_cast<void>(tuttiCommAbort(on_device_));  // the original failure is reported instead
 }
 
 Status Team::move_to_device(const Options& options) {
@@ -83,7 +83,7 @@ Status Team::gather(const std::vector<double>& mine, std::vector<std::vector<dou
 }
 
 Status Team::gather(const RankInfo& mine, std::vector<RankInfo>* all) {
-  // Everyone adds its own record to zeros: a gather by all-reduce.
+  // Each rank adds its own record to zeros: a gather by all-reduce.
   struct Record {
     int32_t pid, device;
     char host[68], device_name[60];  // Linux allows names of 64

@@ -1,5 +1,5 @@
-// One rank's communicator, and what the ranks tell each other besides the measured operations: through the same
-// communicator, or through another one if that one is on a device. All functions are collective. One thread at a time.
+// One rank's communicator, and exchanges between ranks besides the measured operations: over the same communicator, or
+// over a second one if that one is on a device. All functions are collective. One thread at a time.
 #pragma once
 
 #include <vector>
@@ -14,9 +14,9 @@ class Team {
  public:
   ~Team();
   Status join(tuttiComm_t comm);
-  // From here on comm() is a communicator on CUDA devices: of `options`, for ranks that joined.
+  // From here on comm() is a communicator on CUDA devices, according to `options`, of the ranks that joined.
   Status move_to_device(const Options& options);
-  // Ends that one in good order; without this it is aborted.
+  // Finalizes that communicator; without this it is aborted.
   Status leave_device();
 
   tuttiComm_t comm() const { return on_device_ == nullptr ? comm_ : on_device_; }
@@ -29,7 +29,7 @@ class Team {
   Status sum(long long* value);
   // This rank's failure if there is one, else an error without a message if another rank has one.
   Status agree(const Status& mine);
-  // all[r] = rank r's values, which are as many on every rank.
+  // all[r] = rank r's values; all ranks have the same number of them.
   Status gather(const std::vector<double>& mine, std::vector<std::vector<double>>* all);
   Status gather(const RankInfo& mine, std::vector<RankInfo>* all);
 

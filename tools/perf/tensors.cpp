@@ -31,7 +31,7 @@ Status find_list(const std::string& name, std::string* path) {
   return usage_error(text("--sizes-from %s: no such file here, and none of these:%s", name.c_str(), searched.c_str()));
 }
 
-// "name count", "count", or nothing but a comment.
+// "name count", "count", or only a comment.
 bool parse_line(std::string line, std::vector<Tensor>* tensors) {
   line.resize(std::min(line.size(), line.find('#')));
   std::istringstream in(line);

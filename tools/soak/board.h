@@ -1,7 +1,7 @@
-// What the processes of a soak share: memory that the director maps before it forks the ranks. Each field's comment
-// names its writer; every field that two processes access is atomic, because either may be killed at any instruction.
+// Memory that the processes of a soak share: the director maps it before it forks the ranks. Each field's comment names
+// its writer; every field that two processes access is atomic, because either may be killed at any instruction.
 //
-// A rank's process occupies a slot. It lives as a member of groups until it is killed or leaves; what then takes its
+// A rank's process occupies a slot. It lives as a member of groups until it is killed or leaves; the next user of the
 // slot, a new process or the same one, is another life. Groups identify their members by their lives.
 #pragma once
 
@@ -15,9 +15,9 @@ namespace tutti::soak {
 
 inline constexpr int kMostRanks = 64;
 inline constexpr size_t kDoingBytes = 160;
-inline constexpr int kInitSeconds = 10;  // the limit for creations
+inline constexpr int kInitSeconds = 10;  // time-out of creations
 
-int64_t now_ns();  // one clock for all processes
+int64_t now_ns();  // the same clock in all processes
 
 enum class State : int { kAbsent, kStarting, kWaiting, kGathering, kMember, kEnded };
 
@@ -36,7 +36,7 @@ struct Slot {
   char explanation[1500];
 };
 
-// Times in ms; those that do not fit are only counted.
+// Times in ms; samples beyond kMost are only counted.
 struct Samples {
   static constexpr int kMost = 1 << 17;
   std::atomic<int> n;
@@ -49,8 +49,8 @@ struct Samples {
 enum class Verdict : int { kOpen, kFormed, kGivenUp };
 
 // A group to be formed from the members of an existing one (or of none) and newcomers. All of them must agree whether
-// it was formed, which messages between processes that may die cannot achieve: they agree here, and the director speaks
-// for the dead.
+// it was formed, which is impossible with messages between processes that may die: they agree here, and the director
+// speaks for the dead.
 struct Gathering {
   std::atomic<Verdict> verdict;
   std::atomic<int> n_ranks;  // including members; until `id` is set 0, or -1 if there are no members
@@ -87,16 +87,16 @@ struct Counts {
 
 struct Board {
   std::atomic<bool> stop;
-  std::atomic<int64_t> disturbed_until_ns;  // end of the last stop, delay or cut; the far future while one lasts
-  std::atomic<int64_t> cut_until_ns;        // links
-  std::atomic<int64_t> last_trouble_ns;     // of a death or revocation
+  std::atomic<int64_t> disturbed_until_ns;  // end of the last stop, delay or cut; in the far future while one lasts
+  std::atomic<int64_t> cut_until_ns;        // until then links may be cut
+  std::atomic<int64_t> last_trouble_ns;     // when the last death or revocation occurred
   std::atomic<uint64_t> next_life;
   static constexpr int kLives = 1 << 13;
-  std::atomic<int64_t> gone_ns[kLives];  // when this life ended; 0 while it lasts
+  std::atomic<int64_t> gone_ns[kLives];  // when that life ended; 0 while it lasts
   static constexpr int kGatherings = 64;
-  std::atomic<uint64_t> gathering;  // the number of the latest one; 0: none
+  std::atomic<uint64_t> gathering;  // number of the latest gathering; 0: none
   Gathering gatherings[kGatherings];
-  Recent<64> revoked;  // groups
+  Recent<64> revoked;  // groups that were revoked
   Counts counts;
   Samples until_error, until_good;
   Slot slots[kMostRanks];

@@ -10,7 +10,7 @@
 namespace tutti::soak {
 namespace {
 
-// Of what the C library keeps for the heaps and stacks of threads that have ended.
+// Mappings that the C library keeps for heaps and stacks of threads that have ended.
 constexpr int kMappingsToKeep = 200;
 
 int entries_of(const char* folder) {

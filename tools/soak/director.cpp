@@ -110,7 +110,7 @@ void Director::kill_some() {
     fate_.faults["kill, of a rank that joins"]++;
     return kill_one(one_of(others));
   }
-  // Of hosts that may be cut off only the greater part goes on.
+  // If hosts may be cut off only the majority goes on.
   const int n = static_cast<int>(members.size()), most = hosts_.size() > 0 ? (n - 1) / 2 : n - 1;
   if (most < 1) return;
   const int dice = between(0, 99), wanted = std::min(most, dice < 55 ? 1 : dice < 80 ? 2 : 3);
@@ -150,7 +150,7 @@ void Director::delay_one() {
   if (members.empty()) return;
   const int ms = between(1, 300);
   fate_.faults["delay"]++;
-  disturb(2 * ms);  // it does not begin at once
+  disturb(2 * ms);  // it does not start at once
   slot(one_of(members)).delay_ms = ms;
 }
 
@@ -168,7 +168,7 @@ void Director::revoke_one() {
   slot(one_of(members)).revoke = true;
 }
 
-// A cable that is out for a moment loses nobody; who is cut off for longer is lost.
+// A cable that is pulled for a moment loses no rank; ranks that are cut off for longer are lost.
 void Director::cut_one() {
   if (hosts_.size() < 2 || cut_host_ >= 0) return;
   const bool is_long = between(0, 1) == 0;
@@ -184,7 +184,7 @@ void Director::cut_one() {
   });
 }
 
-// All who are in no group ask to be taken in.
+// All ranks without a group ask to be admitted.
 void Director::join() {
   Gathering& last = board_.gathering_of(board_.gathering);
   if (cut_host_ >= 0 || (board_.gathering > 0 && last.verdict == Verdict::kOpen)) return;
@@ -229,7 +229,7 @@ void Director::act() {
 
 // ---- supervision
 
-// Who has left the field cannot say that a gathering is over.
+// A rank that has left cannot report that a gathering is over.
 void Director::tend_gathering() {
   const bool is_open = board_.gathering > 0 && board_.gathering_of(board_.gathering).verdict == Verdict::kOpen;
   const bool has_members = !slots_in({State::kMember}).empty();
@@ -238,7 +238,7 @@ void Director::tend_gathering() {
   if (is_open && g.n_ranks == 0 && !has_members) g.decide(Verdict::kGivenUp);
 }
 
-// Who waits for one that hangs does so for almost as long.
+// A rank that waits for a hung one has waited almost as long.
 void Director::judge_progress() {
   std::vector<int> hung;
   bool is_over = false;
@@ -250,7 +250,7 @@ void Director::judge_progress() {
   if (is_over) start_anew(hung);
 }
 
-// Says what those wait for that hang, and begins again without them.
+// Prints what the hung ranks wait for, kills all processes and starts over.
 void Director::start_anew(const std::vector<int>& hung) {
   fate_.hangs += hung.size();
   for (const int i : hung) {
@@ -285,7 +285,7 @@ void Director::show_progress() const {
           static_cast<unsigned long long>(fate_.hangs), static_cast<unsigned long long>(board_.counts.wrong));
 }
 
-// No more faults: the group and those outside of it end in good order, and nothing of them stays.
+// No more faults: all ranks, inside and outside the group, finalize, and nothing of them may remain.
 void Director::wind_down() {
   for (auto& deed : deeds_) deed.act();
   deeds_.clear();
@@ -299,12 +299,12 @@ void Director::wind_down() {
   count_files();
 }
 
-// Of processes that ended in good order no file may be left; those of the killed are for who asks why.
+// Processes that finalized must leave no file; those of killed ones are kept for whoever asks why.
 void Director::count_files() {
   DIR* const entries = opendir(trace_folder_.c_str());
   if (entries == nullptr) return;
   while (const dirent* entry = readdir(entries)) {
-    int pid = 0;  // the third number
+    int pid = 0;  // the third number in the name
     const char* at = strchr(entry->d_name, '.');
     at = at == nullptr ? nullptr : strchr(at + 1, '.');
     if (at == nullptr || sscanf(at + 1, "%d", &pid) != 1 || ended_well_.count(pid) == 0) continue;

@@ -1,5 +1,5 @@
-// Starts the ranks' processes, kills and disturbs them, and checks whether they cope. One thread, which forks; it uses
-// no function of the library itself.
+// Starts the ranks' processes, kills and disturbs them, and checks whether they cope. A single thread, which forks; it
+// does not call the library itself.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace tutti::soak {
 
-// What has been done to the ranks, and what became of them.
+// The faults that were injected, and what happened to the ranks.
 struct Fate {
   std::map<std::string, uint64_t> faults;
   uint64_t kills = 0, joined = 0, crashes = 0, hangs = 0, stray_children = 0, left_files = 0;
@@ -68,8 +68,8 @@ class Director {
   const std::string trace_folder_;
   std::mt19937_64 random_;
   std::vector<Deed> deeds_;
-  std::map<int, int> slot_of_;  // by process
-  std::set<int> ended_well_;    // processes
+  std::map<int, int> slot_of_;  // process id to slot
+  std::set<int> ended_well_;    // process ids
   Fate fate_;
   int64_t begun_ns_ = 0, next_ns_ = 0;
   int cut_host_ = -1;

@@ -1,4 +1,4 @@
-// Network namespaces as hosts, each with one cable to a switch, which can be pulled. Needs root and `ip`. The
+// Network namespaces as hosts, each with one cable to a switch, which can be unplugged. Needs root and `ip`. The
 // namespaces are removed with the object; one thread.
 #pragma once
 
@@ -13,10 +13,10 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  // "" or why they cannot be made.
+  // "", or why the hosts cannot be made.
   std::string make(int n);
   int size() const { return n_; }
-  // The calling process goes to a host; false if it cannot.
+  // Moves the calling process to a host; false if that fails.
   bool enter(int host) const;
   bool plug(int host, bool in) const;
 

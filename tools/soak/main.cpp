@@ -38,13 +38,13 @@ int report(const Options& options, const Board& board, const Fate& fate) {
   print_report(to_stdout ? stderr : stdout, options, board, fate);
   const std::string json = options.json_path.empty() ? "" : json_text(options, board, fate);
   if (to_stdout) fputs(json.c_str(), stdout);
-  // A disk may be full, which shows when all has been written.
+  // A disk may be full, which shows once everything has been written.
   if (!to_stdout && !json.empty() && !(std::ofstream(options.json_path) << json << std::flush))
     return complain("-J " + options.json_path + ": cannot be written: " + strerror(errno), kExitFailed);
   return cli::printed(failures(board, fate) == 0 ? 0 : kExitFailed, "tutti-soak");
 }
 
-// Nothing lies beside it: a rank that writes beyond its buffers must not change what is counted.
+// Nothing is mapped next to it: a rank that writes beyond its buffers must not change the counts.
 void* shared_memory(size_t bytes) {
   constexpr size_t kApart = 64 << 20;
   bytes = (bytes + 4095) / 4096 * 4096;
@@ -55,7 +55,7 @@ void* shared_memory(size_t bytes) {
 }
 
 int soak(const Options& options) {
-  // Now, and not after hours; what an earlier one has found goes.
+  // Fails now rather than after hours; an earlier result is overwritten.
   if (!options.json_path.empty() && options.json_path != "-" && !std::ofstream(options.json_path))
     return complain("-J " + options.json_path + ": cannot be written: " + strerror(errno), kExitUsage);
   void* const memory = shared_memory(sizeof(Board));
@@ -69,15 +69,15 @@ int soak(const Options& options) {
   if (mkdtemp(folder) == nullptr) return complain("no folder can be created in /dev/shm", kExitFailed);
   setenv("TUTTI_TRACE_DIR", folder, 1);
   setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
-  setenv("TUTTI_LOG", "none", 0);  // errors are what is wanted here
+  setenv("TUTTI_LOG", "none", 0);  // errors are the purpose here
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-    if (::signal(signal, [](int) { interrupted = 1; }) == SIG_IGN) ::signal(signal, SIG_IGN);  // as nohup wants it
+    if (::signal(signal, [](int) { interrupted = 1; }) == SIG_IGN) ::signal(signal, SIG_IGN);  // as nohup set it
   const Fate fate = Director(options, board, hosts, folder).run([] { return interrupted != 0; });
   std::filesystem::remove_all(folder);
   return report(options, board, fate);
 }
 
-// Of a misspelt fault none would come, and all would seem well.
+// A misspelt fault would never occur, and all would seem well.
 std::string check_faults(const std::string& list) {
   const Options all;
   std::istringstream words(list);
@@ -87,7 +87,7 @@ std::string check_faults(const std::string& list) {
 }
 
 void add_options(CLI::App& app, Options& o) {
-  // 30 years: nanoseconds count no farther than 292.
+  // 30 years: 64-bit nanoseconds only reach 292.
   app.add_option("--seconds", o.seconds, "how long")->check(CLI::Range(1e-3, 1e9));
   app.add_option("--seed", o.seed, "random seed: operations, faults and their times");
   app.add_option("--ranks", o.ranks, "processes")->check(CLI::Range(2, kMostRanks));

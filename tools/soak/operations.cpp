@@ -18,8 +18,8 @@ using namespace perf;  // NOLINT: the tools share what they call and how it is c
 
 constexpr size_t kMostAtOnce = 3;
 
-// Every third rank has nothing, the next one has a block, the third one two, which is never more than a block each and
-// one.
+// The elements of every third rank are none, those of the next rank one block, those of the third two; in total never
+// more than one block per rank plus one.
 size_t share(size_t block, size_t rank) {
   return block * (rank % 3);
 }
@@ -103,7 +103,7 @@ Number below(std::mt19937_64& random, Number end) {
   return static_cast<Number>(random() % static_cast<uint64_t>(end));
 }
 
-// Small sizes more often than large ones, and now and then none.
+// Small sizes more often than large ones, and sometimes none.
 size_t draw_elems(std::mt19937_64& random, size_t most) {
   if (most == 0 || below(random, 12) == 0) return 0;
   const int width = static_cast<int>(std::bit_width(most));
@@ -116,11 +116,11 @@ size_t draw_elems(std::mt19937_64& random, size_t most) {
 struct Operations::Draw {
   const Collective* kind;
   DataKey key;
-  tuttiRedOp_t op;  // with key.op kMulSum one that is made for the call
-  size_t total;     // elements of the larger buffer
+  tuttiRedOp_t op;  // if key.op is kMulSum, made for the call
+  size_t total;     // elements in the larger buffer
   int root;
   bool in_place;
-  size_t at;  // of its place in the buffers, in bytes
+  size_t at;  // offset in the buffers, in bytes
   Layout layout;
 };
 
@@ -149,7 +149,7 @@ std::vector<Operations::Draw> Operations::draw(const Place& place, std::mt19937_
     const TypeInfo& type = kind.quantises ? type_info(tuttiFloat32) : kTypes[below(random, kTypes.size())];
     const int sum = below(random, 2) == 0 ? tuttiSum : tuttiAvg;
     const int op = kind.quantises ? sum : kind.has_op ? below(random, kMulSum + 1) : kCopy;
-    const size_t at = i * room + below(random, size_t{64});  // aligned to nothing
+    const size_t at = i * room + below(random, size_t{64});  // unaligned
     const size_t most = (room - 64) / type.bytes / (n + 1) - 1;
     const size_t total = draw_elems(random, most) * (n + 1) + below(random, n);
     const bool in_place = below(random, 3) == 0 && kind.has_in_place;
@@ -185,7 +185,7 @@ tuttiResult_t Operations::step(const Place& place, uint64_t seed) {
   return run(place, draw(place, random), form < 8, form % 4 == 1);
 }
 
-// One of two parts, by odd and even ranks; its communicator goes again.
+// On one of two parts, odd and even ranks; its communicator is destroyed afterwards.
 tuttiResult_t Operations::run_on_part(const Place& place, std::mt19937_64& random) {
   say(place, "tuttiCommSplit");
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
@@ -240,7 +240,7 @@ tuttiResult_t Operations::call_all(const Place& place, std::vector<Draw>& draws,
     if (code == tuttiSuccess) code = draw.kind->run(call_of(place, draw, stream));
   const tuttiResult_t ended = grouped ? tuttiGroupEnd() : tuttiSuccess;
   if (code == tuttiSuccess) code = ended;
-  if (code != tuttiSuccess) return code;  // the operators go with the communicator
+  if (code != tuttiSuccess) return code;  // the operators are destroyed with the communicator
   for (const Draw& draw : draws)
     if (draw.key.op == kMulSum && code == tuttiSuccess) code = tuttiRedOpDestroy(draw.op, place.comm);
   return code;

@@ -1,5 +1,5 @@
-// Random operations on a communicator, whose results are checked. All ranks of the communicator draw the same ones. One
-// thread; lives as long as its process.
+// Random operations on a communicator, whose results are checked. All its ranks draw the same operations. One thread;
+// lives as long as its process.
 #pragma once
 
 #include <random>
@@ -13,7 +13,7 @@
 
 namespace tutti::soak {
 
-// A communicator and the ranks' place in it.
+// A communicator and this rank's place in it.
 struct Place {
   tuttiComm_t comm;
   int rank, n_ranks;
@@ -21,16 +21,16 @@ struct Place {
 
 class Operations {
  public:
-  // `doing` has room for what it says of itself.
+  // `doing` receives a text about the current operation.
   Operations(const Options& options, Counts& counts, char (&doing)[kDoingBytes]);
   ~Operations();
   Operations(const Operations&) = delete;
   Operations& operator=(const Operations&) = delete;
 
-  // All of one step: a call, several as a group or on a stream, or calls on a part of the group. `seed` is the same on
-  // all ranks. What is wrong is counted and said.
+  // One step: a call, several in a group or on a stream, or calls on a part of the group. `seed` is the same on all
+  // ranks. Wrong results are counted and reported.
   tuttiResult_t step(const Place& place, uint64_t seed);
-  // Whether the last step was on a part of the group, whose errors number the ranks as that does.
+  // Whether the last step was on a part of the group, whose errors use the part's rank numbers.
   bool in_part() const { return in_part_; }
 
  private:

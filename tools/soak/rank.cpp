@@ -20,7 +20,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What each member says first in a new group.
+// What each member first says in a new group.
 struct Greeting {
   uint64_t life, random, check;
 };
@@ -43,7 +43,7 @@ void Rank::doing(const char* what) {
 
 int Rank::run() {
   watcher_ = std::thread([this] { watch(); });
-  tuttiComm_t alone = nullptr;  // what the library sets up once
+  tuttiComm_t alone = nullptr;  // makes the library set up what it sets up only once
   if (tuttiCommInitAll(&alone, 1, nullptr) != tuttiSuccess || tuttiCommDestroy(alone) != tuttiSuccess) return 1;
   const Census before = Census::take();
   while (!is_done_) {
@@ -87,7 +87,7 @@ void Rank::wait_to_join() {
   }
 }
 
-// Waits for what was begun in the background, unless the gathering that it is for is given up.
+// Waits for a background creation, unless its gathering is given up.
 tuttiResult_t Rank::settle(tuttiComm_t comm, tuttiResult_t code, const Gathering* gathering) {
   while (code == tuttiInProgress) {
     if (gathering != nullptr && gathering->verdict == Verdict::kGivenUp) return tuttiRemoteError;
@@ -97,7 +97,7 @@ tuttiResult_t Rank::settle(tuttiComm_t comm, tuttiResult_t code, const Gathering
   return code;
 }
 
-// Members and newcomers together; in the end either all have the new group or none.
+// Members and newcomers together; in the end all of them have the new group, or none has.
 void Rank::gather(Gathering& gathering, int n_ranks, bool leads) {
   const int64_t begun_ns = now_ns();
   const bool is_new = comm_ == nullptr;
@@ -129,7 +129,7 @@ void Rank::gather(Gathering& gathering, int n_ranks, bool leads) {
   growth_given_up_ = !is_new;
 }
 
-// The group goes on as `comm`; nullptr: this rank is in none.
+// Continues with `comm` as its group; nullptr: this rank has no group.
 void Rank::take_over(tuttiComm_t comm) {
   tuttiComm_t old = comm;
   {
@@ -147,7 +147,7 @@ void Rank::take_over(tuttiComm_t comm) {
   place_.comm = comm;
 }
 
-// The members say who they are, and find what they draw from.
+// The members identify themselves, and agree on the seed.
 tuttiResult_t Rank::greet() {
   doing("greeting");
   random_ = mixed(random_);
@@ -201,7 +201,7 @@ tuttiResult_t Rank::step() {
   return code;
 }
 
-// Rank 0 sees what the director wants.
+// Rank 0 looks up the director's wishes and broadcasts them.
 tuttiResult_t Rank::command(Command* given) {
   if (place_.rank == 0) {
     const uint64_t number = board_.gathering;
@@ -231,7 +231,7 @@ void Rank::obey(const Command& given) {
   }
 }
 
-// Leaves its group; for the others it dies.
+// Leaves its group; to the others this rank dies.
 void Rank::end_life(bool gracefully) {
   if (!gracefully) board_.end(slot_.life);
   tuttiComm_t old = nullptr;
@@ -253,7 +253,7 @@ bool Rank::has_reason() const {
   return std::any_of(lives_.begin(), lives_.end(), [&](uint64_t life) { return board_.end_of(life) != 0; });
 }
 
-// An error has to have a reason, and to name the dead.
+// Every error must have a reason, and name the dead.
 void Rank::note_break(const char* in, tuttiResult_t code) {
   const int64_t now = now_ns();
   const std::string why = tuttiGetLastError(nullptr);
@@ -276,7 +276,7 @@ void Rank::note_break(const char* in, tuttiResult_t code) {
   std::vector<int> lost(static_cast<size_t>(place_.n_ranks));
   int n_lost = 0;
   static_cast<void>(tuttiCommLostRanks(comm_, lost.data(), &n_lost));
-  // Who leaves by tuttiCommAbort says so itself, before its connections are gone.
+  // A rank that leaves by tuttiCommAbort says so itself, before its connections are gone.
   bool is_named = n_lost > 0;
   for (int rank = 0; rank < place_.n_ranks && !is_named; rank++)
     is_named = board_.end_of(lives_[static_cast<size_t>(rank)]) != 0 &&
@@ -301,14 +301,14 @@ void Rank::recover(const char* in, tuttiResult_t code) {
   if (!shrink()) end_life(false);
 }
 
-// False if this rank is to go on alone.
+// False if this rank must go on alone.
 bool Rank::shrink() {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.blocking = (index_ + static_cast<int>(seen_gathering_)) % 2;
   tuttiComm_t smaller = nullptr;
   tuttiResult_t code = tuttiCommShrink(comm_, nullptr, 0, &smaller, &config, TUTTI_SHRINK_DEFAULT);
   code = settle(smaller, code);
-  // One that has formed in the background and broke since is there, too: it shrinks next.
+  // A group that has formed in the background and broken since exists, too: it shrinks next.
   int n_ranks = 0;
   if (code == tuttiSuccess || (smaller != nullptr && tuttiCommCount(smaller, &n_ranks) == tuttiSuccess)) {
     if (place_.rank == 0) board_.counts.shrinks++;
@@ -353,7 +353,7 @@ void Rank::watch() {
 int Rank::leave_no_trace(const Census& before) {
   doing("counting what is left");
   std::string more;
-  // Threads that have done their work are gone a little later; what served an id that nobody came to, at its limit.
+  // Threads that have finished disappear a little later; the root of an id that nobody came to ends at its time-out.
   for (const int64_t end = now_ns() + (kInitSeconds + 5) * int64_t{1'000'000'000}; now_ns() < end;) {
     more = Census::take().more_than(before);
     if (more.empty()) return 0;

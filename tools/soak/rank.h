@@ -1,6 +1,6 @@
-// One rank's process: member of groups that break, shrink and grow, from one life to the next, until the director says
-// stop. Its main thread does all that ranks do; a second one does what is needed while the main thread is in an
-// operation or hangs: revoke, and explain what it waits for.
+// One rank's process: a member of groups that break, shrink and grow, from one life to the next, until the director
+// says stop. Its main thread does everything that ranks do; a second one does what is needed while the main thread is
+// in an operation or hangs: revoke, and explain what it waits for.
 #pragma once
 
 #include <mutex>
@@ -51,14 +51,14 @@ class Rank {
   Slot& slot_;
   const int index_;
   Operations operations_;
-  std::mutex mutex_;  // of what the second thread looks at
+  std::mutex mutex_;  // guards what the second thread reads
   tuttiComm_t comm_ = nullptr;
   uint64_t group_ = 0;
   std::atomic<bool> ended_{false};
   std::thread watcher_;
 
   Place place_{};
-  std::vector<uint64_t> lives_;  // of the members by their ranks; once they have greeted each other
+  std::vector<uint64_t> lives_;  // of the members, by rank; known after the greeting
   bool has_greeted_ = false, is_done_ = false;
   uint64_t steps_ = 0, seen_gathering_ = 0, random_;
   int64_t last_death_ns_ = 0, since_ns_ = 0;  // since: when this group began to form

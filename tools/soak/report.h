@@ -9,7 +9,7 @@
 
 namespace tutti::soak {
 
-// How many things went wrong.
+// The number of things that went wrong.
 uint64_t failures(const Board& board, const Fate& fate);
 void print_report(FILE* out, const Options& options, const Board& board, const Fate& fate);
 std::string json_text(const Options& options, const Board& board, const Fate& fate);
