@@ -19,7 +19,7 @@ REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 def lines_of(text):
-    """What ptxas -v says, a tuple for each kernel and architecture."""
+    """The output of ptxas -v: a tuple for each kernel and architecture."""
     found, kernel, stack = [], None, None
     for line in text.splitlines():
         if match := KERNEL.search(line):
@@ -51,7 +51,7 @@ def option_of(command, name):
 
 
 def key_of(command, dependencies):
-    """Of the compiler, of its flags but for folders, and of each file that it reads."""
+    """Hashes the compiler's version, its flags except folders, and each file that it reads."""
     key = hashlib.sha256(output_of([command[0], "--version"]).encode())
     key.update("\0".join(word for word in command if "/" not in word).encode())
     for path in re.split(r"\s+", dependencies.split(":", 1)[1].replace("\\\n", " ").strip()):
@@ -60,7 +60,7 @@ def key_of(command, dependencies):
 
 
 def compile(command):
-    """Returns what nvcc says."""
+    """Returns nvcc's messages."""
     folder = os.environ.get("NVCC_CACHE_DIR")
     if not folder:
         return output_of(command)
@@ -70,7 +70,7 @@ def compile(command):
     kept = pathlib.Path(folder) / key_of(command, dependencies)
     if not kept.is_dir():
         output = output_of(command)
-        with contextlib.suppress(OSError):  # a full disk, or another build that was here first
+        with contextlib.suppress(OSError):  # a full disk, or another build was faster
             new = kept.with_suffix(f".{os.getpid()}")
             new.mkdir(parents=True)
             shutil.copy(target, new / "object")

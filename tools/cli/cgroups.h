@@ -7,9 +7,9 @@
 
 namespace tutti::cli {
 
-// Of each control group, of either version, that this process is in and that may limit this ("cpu", "memory"), its
-// folder and those around it: a container's own group may be the outermost that it sees. `root` is for tests: what
-// stands before /proc and /sys.
+// The folders of all control groups, of either version, that contain this process and may limit it ("cpu", "memory"),
+// and of the groups around them: a container may see its own group as the outermost one. `root` is for tests: a prefix
+// of /proc and /sys.
 inline std::vector<std::string> cgroup_folders(const std::string& controller, const std::string& root = "") {
   std::vector<std::string> folders;
   std::ifstream groups(root + "/proc/self/cgroup");

@@ -31,10 +31,10 @@ inline size_t edit_distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-// The long option of `app` that is most like `given`; "" if none is.
+// The long option of `app` that is most similar to `given`; "" if none is.
 inline std::string nearest_option(const CLI::App& app, const std::string& given) {
   std::string nearest;
-  size_t least = std::max<size_t>(2, given.size() / 2);  // farther than that is another word
+  size_t least = std::max<size_t>(2, given.size() / 2);  // a larger distance is another word
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
       const bool begins = given.size() > 4 && ("--" + name).rfind(given, 0) == 0;
@@ -45,7 +45,7 @@ inline std::string nearest_option(const CLI::App& app, const std::string& given)
   return nearest;
 }
 
-// The first argument that looks like an option and is none of `app` or of the subcommand that was given.
+// The first argument that looks like an option and belongs neither to `app` nor to the given subcommand.
 inline std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
   const std::string help = "; --help lists the options";
   if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return error.what() + help;
@@ -62,7 +62,7 @@ inline std::string complaint(const CLI::App& app, const CLI::ParseError& error) 
   return "there is no option " + given + (nearest.empty() ? "" : "; did you mean " + nearest + "?") + help;
 }
 
-// For main: parses, and returns the exit status with which to end, if the program is to end now.
+// For main: parses the arguments; returns an exit status if the program must end now.
 inline std::optional<int> parse(CLI::App& app, int argc, const char* const* argv, const char* program) {
   try {
     app.parse(argc, argv);
@@ -75,7 +75,7 @@ inline std::optional<int> parse(CLI::App& app, int argc, const char* const* argv
   }
 }
 
-// For main's end: what was printed may have met a full disk. The exit status.
+// For the end of main: the output may have met a full disk. Returns the exit status.
 inline int printed(int status, const char* program) {
   if (fflush(stdout) == 0 && ferror(stdout) == 0) return status;
   fprintf(stderr, "%s: stdout cannot be written: %s\n", program, strerror(errno));

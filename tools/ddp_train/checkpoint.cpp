@@ -29,7 +29,7 @@ uint64_t hash(uint64_t before, const void* data, size_t bytes) {
   return before;
 }
 
-// All that is hashed, in the order in which it lies in the file.
+// All that is hashed, in the order of the file.
 template <class Visit>
 bool visit_all(const Progress& progress, const std::vector<Weight>& weights, Visit&& visit) {
   bool good = visit(&progress, sizeof progress);

@@ -10,18 +10,18 @@
 
 namespace tutti::train {
 
-// What a run needs to go on, besides the weights.
+// What a run needs to continue, besides the weights.
 struct Progress {
   int64_t step = 0;
   int64_t samples = 0;  // seen by all ranks together
   float loss_scale = 0;
-  int32_t good_steps = 0;  // since the loss scale was changed
+  int32_t good_steps = 0;  // since the last change of the loss scale
 };
 
-// Replaces the file as a whole: after a crash or on a full disk the old one is still there.
+// Replaces the file atomically: after a crash or on a full disk the old one is still there.
 Status save_checkpoint(const std::string& path, const Progress& progress, const std::vector<Weight>& weights);
 
-// Without a file nothing changes, and *found is false.
+// If there is no file nothing changes, and *found is false.
 Status load_checkpoint(const std::string& path, Progress* progress, std::vector<Weight>* weights, bool* found);
 
 }  // namespace tutti::train

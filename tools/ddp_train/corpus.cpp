@@ -20,7 +20,7 @@ Status append_file(const std::string& path, std::string* out) {
   return {};
 }
 
-// The licence texts one after the other, each once, in the order of their names.
+// The licence texts, each once, in the order of their names.
 Status read_licences(std::string* out) {
   std::error_code error;
   std::vector<std::string> paths;

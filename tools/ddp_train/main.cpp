@@ -30,7 +30,7 @@ Status write_json(const std::string& path, const Result& r) {
 
 void print_summary(const Result& r) {
   if (r.skipped > 0) printf("%lld steps skipped, because gradients overflowed\n", static_cast<long long>(r.skipped));
-  if (r.step_seconds == 0) return;  // too few steps to tell
+  if (r.step_seconds == 0) return;  // too few steps for an estimate
   printf(
       "%.0f samples/s; a step takes %.2f ms, of which communication %.2f ms, %.0f %% of it hidden behind the backward "
       "pass\n",

@@ -19,7 +19,7 @@ Model::Model(const Shape& shape, uint64_t seed) : shape_(shape) {
   }
 }
 
-// Not with the standard library's distributions: those differ between libraries.
+// Without the standard library's distributions, which differ between implementations.
 void Model::add_weight(const std::string& name, int rows, int columns, float range, uint64_t seed) {
   std::mt19937 random(static_cast<uint32_t>(seed * 1000003 + weights_.size()));
   Weight weight{name, Matrix(rows, columns), Matrix::Zero(rows, columns)};

@@ -12,7 +12,7 @@ namespace tutti::train {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// A parameter and what gradient descent remembers of its gradients.
+// A parameter, its gradient descent's momentum included.
 struct Weight {
   std::string name;
   Matrix value, momentum;
@@ -22,7 +22,7 @@ struct Shape {
   int alphabet, context, embedding, hidden, layers;
 };
 
-// Rows of `inputs` are contexts.
+// Each row of `inputs` is a context.
 struct Batch {
   Eigen::Matrix<uint8_t, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> inputs;
   std::vector<uint8_t> targets;
@@ -38,15 +38,15 @@ class Model {
   // The mean loss of the batch, in nats.
   double forward(const Batch& batch);
 
-  // After forward: the gradients of `scale` times the loss. Calls done(i, gradient of weights()[i]) as soon as that is
-  // complete: from the last layer to the first.
+  // After forward: computes the gradients of `scale` times the loss. Calls done(i, gradient of weights()[i]) as soon as
+  // that is complete: from the last layer to the first.
   void backward(const Batch& batch, float scale, const std::function<void(size_t, const Matrix&)>& done);
 
  private:
   void add_weight(const std::string& name, int rows, int columns, float range, uint64_t seed);
 
   const Shape shape_;
-  std::vector<Weight> weights_;      // embedding, then for each layer its matrix and its bias
+  std::vector<Weight> weights_;      // embedding, then the matrix and the bias of each layer
   std::vector<Matrix> activations_;  // inputs of each layer
   Matrix probabilities_;
 };

@@ -13,10 +13,10 @@ using perf::Status;
 using perf::text;
 
 struct Options {
-  int procs = 2;  // 0: the launcher's
+  int procs = 2;  // 0: the launcher's processes
   bool threads = false;
 
-  std::string data;  // empty: the licence texts of the system
+  std::string data;  // empty: the system's licence texts
   int context = 16, embedding = 24, hidden = 384, layers = 3;
   uint64_t seed = 1;
 
@@ -26,7 +26,7 @@ struct Options {
   bool bfloat16 = false;
   std::string compress = "none";
   bool error_feedback = false;
-  float loss_scale = 0;  // 0: none
+  float loss_scale = 0;  // 0: no scaling
   size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
   bool no_overlap = false;
   int check_every = 0;
@@ -40,7 +40,7 @@ struct Options {
   int die_rank = -1, die_step = -1;
   bool scaling = false;
 
-  std::string help;  // to be printed instead of training
+  std::string help;  // printed instead of training, if not empty
 };
 
 Status parse_options(int argc, char** argv, Options* options);

@@ -36,13 +36,13 @@ int run_threads(RankSetup setup, int first, int count, const std::function<int(c
   return *std::max_element(statuses.begin(), statuses.end());
 }
 
-// Never returns: what the parent has set up is not the child's to take down.
+// Never returns: the child must not clean up the parent's state.
 [[noreturn]] void be_process(RankSetup setup, int index, int ranks, int id_pipe, pid_t parent,
                              const std::function<int(const RankSetup&)>& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphans
   if (getppid() != parent) _exit(perf::kExitFailed);
   int status = perf::kExitFailed;
-  // Written as one piece for every process, so it is read as one.
+  // Written atomically for every process, so it is read at once.
   if (read(id_pipe, &setup.id, sizeof setup.id) == static_cast<ssize_t>(sizeof setup.id))
     status = run_threads(setup, index * ranks, ranks, body);
   fflush(stdout);

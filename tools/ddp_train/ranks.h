@@ -8,15 +8,15 @@
 
 namespace tutti::train {
 
-// A place at the table.
+// A rank's place in the group.
 struct RankSetup {
   int rank = 0, size = 1;
   tuttiUniqueId id = {};
-  bool from_launcher = false;  // then only the environment says rank, size and id
+  bool from_launcher = false;  // then only the environment has rank, size and id
 };
 
-// Runs body(setup), which returns an exit status, in `count` processes, or in as many threads of one. Returns the worst
-// status. A process that was killed does not count while another one ends well.
+// Runs body(setup), which returns an exit status, in `count` processes, or in that many threads of one. Returns the
+// worst status. A killed process does not count if another one ends well.
 int run_ranks(int count, bool threads, const std::function<int(const RankSetup&)>& body);
 
 }  // namespace tutti::train

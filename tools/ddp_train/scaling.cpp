@@ -11,7 +11,7 @@
 namespace tutti::train {
 namespace {
 
-// What comes back from the ranks' processes.
+// Results that the ranks' processes send back.
 struct Figures {
   double samples_per_second, step_seconds, comm_seconds, overlap_percent;
 };

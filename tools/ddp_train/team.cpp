@@ -72,7 +72,7 @@ Status Trainer::share_corpus() {
   return {};
 }
 
-// Rank 0 reads; the averager's creation gives its weights to all.
+// Rank 0 reads the file; creating the averager gives its weights to all ranks.
 Status Trainer::resume() {
   progress_.loss_scale = options_.loss_scale;
   if (options_.resume && rank_ == 0) {
@@ -90,7 +90,7 @@ Status Trainer::make_ddp() {
   tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
   config.firstBucketBytes = options_.first_bucket_bytes;
   config.bucketCapBytes = options_.bucket_bytes;
-  config.broadcastBuffers = 0;  // the momentum stays the same on all ranks by itself
+  config.broadcastBuffers = 0;  // the momentum stays the same on all ranks anyway
   config.overlap = options_.no_overlap ? 0 : 1;
   config.checkEvery = options_.check_every;
   if (options_.compress == "fp16") config.compression = tuttiDdpFloat16;
@@ -128,7 +128,7 @@ Status Trainer::make_ddp() {
 
 // ---- when a rank is lost -------------------------------------------------------------------------------------------
 
-// The communicator's ranks that died; waits a moment for the first of them.
+// The ranks of the communicator that died; waits a moment for the first of them.
 Status Trainer::find_lost(std::vector<int>& lost) {
   int count = 0;
   lost.resize(static_cast<size_t>(size_));
@@ -140,7 +140,7 @@ Status Trainer::find_lost(std::vector<int>& lost) {
   return {};
 }
 
-// Those who are left go on from the state of the one that has come farthest: some may have finished the step in which
+// The survivors continue from the state of the rank that is farthest ahead: some may have finished the step in which
 // the others heard of the loss.
 Status Trainer::recover(const Status& why) {
   if (Status s = ddp(tuttiDdpDestroy(std::exchange(ddp_, nullptr))); !s) return s;
@@ -150,7 +150,7 @@ Status Trainer::recover(const Status& why) {
   tuttiComm_t left = nullptr;
   const auto shrunk = tuttiCommShrink(comm_, nullptr, 0, &left, nullptr, TUTTI_SHRINK_DEFAULT);
   if (Status s = call(shrunk); !s) return s;
-  static_cast<void>(tuttiCommDestroy(std::exchange(comm_, left)));  // says again that it is broken
+  static_cast<void>(tuttiCommDestroy(std::exchange(comm_, left)));  // reports once more that it is broken
   if (Status s = ask_place(); !s) return s;
   std::vector<int64_t> steps(static_cast<size_t>(size_));
   if (Status s = call(tuttiAllGather(&progress_.step, steps.data(), 1, tuttiInt64, comm_, nullptr)); !s) return s;
@@ -161,7 +161,7 @@ Status Trainer::recover(const Status& why) {
            size_);
   started_ = 0;
   first_step_ = progress_.step;
-  // Creation gives rank 0's weights to all, which need not be the newest. So they are put aside.
+  // Creation gives rank 0's weights to all ranks, but they need not be the newest. So each rank's own are saved.
   const std::vector<Weight> mine = model_[0].weights();
   if (Status s = make_ddp(); !s) return s;
   for (size_t i = 0; i < mine.size(); i++) {

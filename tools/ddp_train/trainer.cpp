@@ -87,8 +87,8 @@ Status Trainer::run_part(int part) {
   return ddp(tuttiDdpWait(ddp_));
 }
 
-// A step's samples are one piece of the epoch's order, dealt out to the ranks in turn; so they are the same ones
-// whatever the number of ranks.
+// A step's samples are a contiguous part of the epoch's order, dealt out to the ranks round-robin; so they do not
+// depend on the number of ranks.
 Status Trainer::take_batch(int first, int count, Batch* batch) {
   tuttiDdpSampler_t sampler = TUTTI_DDP_SAMPLER_INITIALIZER;
   sampler.datasetSize = text_.size() - static_cast<size_t>(options_.context);
@@ -130,7 +130,7 @@ void Trainer::add_gradient(size_t index, const Matrix& gradient) {
 
 namespace {
 
-// The averaged gradient in 32 bits.
+// The averaged gradient as 32-bit floats.
 Matrix gradient_of(tuttiDdp_t ddp, size_t index, const Weight& weight, bool bfloat16) {
   void* at = nullptr;
   if (tuttiDdpGradient(ddp, index, &at) != tuttiSuccess)

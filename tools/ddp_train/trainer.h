@@ -14,14 +14,14 @@
 
 namespace tutti::train {
 
-// What rank 0 has to tell in the end.
+// What rank 0 reports at the end.
 struct Result {
-  std::vector<std::pair<int64_t, double>> losses;  // of the steps that were logged
+  std::vector<std::pair<int64_t, double>> losses;  // of the logged steps
   int ranks = 0;
   size_t parameters = 0;
-  int64_t skipped = 0;  // steps whose gradients had overflown
+  int64_t skipped = 0;  // steps whose gradients overflowed
   double samples_per_second = 0, step_seconds = 0;
-  double backward_seconds = 0, comm_seconds = 0, exposed_seconds = 0;  // of a step
+  double backward_seconds = 0, comm_seconds = 0, exposed_seconds = 0;  // per step
   double overlap_percent = 0;
   float loss_scale = 0;
 };
@@ -39,8 +39,8 @@ class Trainer {
   const Result& result() const { return result_; }
 
  private:
-  Status call(tuttiResult_t result);  // of tutti.h
-  Status ddp(tuttiResult_t result);   // of ddp.h
+  Status call(tuttiResult_t result);  // for results of tutti.h
+  Status ddp(tuttiResult_t result);   // for results of ddp.h
   bool speaks() const { return rank_ == 0 && !quiet_; }
 
   Status connect();
@@ -77,19 +77,19 @@ class Trainer {
   std::vector<uint8_t> text_;
   int alphabet_ = 0;
   std::string source_;
-  std::vector<Model> model_;  // one, once the alphabet is known
+  std::vector<Model> model_;  // a single one, made once the alphabet is known
   Progress progress_;
-  double loss_ = 0;  // of the step, of this rank
-  Status part_;      // of marks during a backward pass
+  double loss_ = 0;  // of this step, on this rank
+  Status part_;      // of the marks during a backward pass
 
   Result result_;
-  int64_t first_step_ = 0;  // of this process, or since a rank was lost
-  double started_ = 0;      // after the first steps, which try things out
+  int64_t first_step_ = 0;  // in this process, or since a rank was lost
+  double started_ = 0;      // after the first steps, in which the library tries things out
   int64_t started_samples_ = 0, started_step_ = 0;
   tuttiDdpStats_t started_stats_ = TUTTI_DDP_STATS_INITIALIZER;
 };
 
-// Runs the training and says what happened; the exit status.
+// Runs the training and prints what happened; returns the exit status.
 int train_on(const Options& options, const RankSetup& setup);
 
 }  // namespace tutti::train

@@ -13,37 +13,37 @@ namespace tutti::doctor {
 struct Finding {
   enum class Level : char { kGood = ' ', kWarning = '!', kBad = 'X' };
   Level level;
-  std::string what, found, remedy;  // no remedy where it is good
+  std::string what, found, remedy;  // no remedy if it is good
 };
 using Findings = std::vector<Finding>;
 
-// The numbers of CPUs, for as many as any Linux for x86 has.
+// A bit set of CPU numbers, for the most CPUs that Linux on x86 supports.
 using Cpus = std::array<uint64_t, 128>;
 Cpus cpus_of_process();
 
-// This process and its host, for so many ranks on it that may use these CPUs together, and so many in all.
+// This process and its host, for that many ranks on it, which together may use these CPUs, and that many in all.
 Findings look_at_host(int ranks_here, int n_ranks, const Cpus& cpus_here);
 
-// Sums and messages over each of the library's transports between two ranks of this process, compared with what they
-// have to be.
+// Sums and messages over each of the library's transports between two ranks of this process, compared with the right
+// results.
 Findings try_transports();
 
 // A rank of the job. Collective.
 struct Place {
   int n_hosts = 0, ranks_here = 0;
   bool is_first_here = false;
-  Cpus cpus_here = cpus_of_process();  // that any of the ranks here may use
+  Cpus cpus_here = cpus_of_process();  // CPUs that any rank of this host may use
 };
 Place find_place(tuttiComm_t comm);
 
 // The network between the job's hosts. Collective; all ranks find the same.
 Findings look_at_network(tuttiComm_t comm);
 
-// Data between all ranks of the job, with whatever transport leads there; and whether all have the same version and
-// settings. Collective; all ranks find the same, but for the time.
+// Data between all ranks of the job, over whichever transport connects them; and whether all have the same version and
+// settings. Collective; all ranks have the same findings, except for times.
 Findings look_at_group(tuttiComm_t comm, int n_hosts);
 
-// The first thing that went wrong; "" as long as nothing did.
+// The first error; "" if there was none.
 class Trouble {
  public:
   bool take(tuttiResult_t result) {
@@ -59,7 +59,7 @@ class Trouble {
   std::string text_;
 };
 
-// Of all ranks, which have equally much, one after another.
+// Concatenates the values of all ranks, which have equally many.
 template <class T>
 std::vector<T> gather(tuttiComm_t comm, int n_ranks, const std::vector<T>& mine, Trouble* trouble) {
   std::vector<T> all(mine.size() * static_cast<size_t>(n_ranks));

@@ -13,7 +13,7 @@ namespace {
 
 using Level = Finding::Level;
 
-// From 8 bytes, which take the short way, to more than one slot.
+// From 8 bytes, which take the fast path for small ones, to more than one slot.
 constexpr size_t kCounts[] = {1, 1000, 300'000};
 
 int64_t value_of(int rank, size_t i) {
@@ -35,7 +35,7 @@ void check_sums(tuttiComm_t comm, int n_ranks, int rank, Trouble* trouble) {
   }
 }
 
-// Every rank to every other one, so that each pair has to reach each other.
+// From every rank to every other one, so that each pair must reach each other.
 void check_messages(tuttiComm_t comm, int n_ranks, int rank, Trouble* trouble) {
   constexpr size_t kCount = 5000;
   const auto n = static_cast<size_t>(n_ranks);
@@ -91,12 +91,12 @@ Finding try_transport(const char* transport) {
   return {Level::kGood, what, format("undamaged; a barrier of two ranks takes %.1f us", us), ""};
 }
 
-// What says something of a rank, or of a host.
+// Settings that belong to a single rank or host.
 constexpr Env kOwn[] = {Env::kRank,         Env::kSecret,   Env::kRoot,       Env::kLogFile,  Env::kLog,
                         Env::kSocketIfname, Env::kIbHca,    Env::kIbGidIndex, Env::kTraceDir, Env::kTraceFile,
                         Env::kMetricsFile,  Env::kTopoFile, Env::kTopoDump};
 
-// What all ranks have to have alike.
+// Settings that must be equal on all ranks.
 std::string own_settings() {
   int version = 0;
   tuttiGetVersion(&version);
@@ -173,7 +173,7 @@ Findings look_at_group(tuttiComm_t comm, int n_hosts) {
   check_sums(comm, n_ranks, rank, &trouble);
   check_messages(comm, n_ranks, rank, &trouble);
   const double us = round_trip_us(comm, &trouble);
-  // Each tells all how it went.
+  // Each rank tells all others its result.
   Trouble last;
   const auto troubles = gather(comm, n_ranks, trouble.text(), &last);
   trouble.say(last.text());

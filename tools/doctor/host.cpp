@@ -43,8 +43,8 @@ Finding settings() {
   return good("settings", set.empty() ? "none" : set);
 }
 
-// A rank has some sockets for each peer: links both ways, a control connection, and what waits to be accepted.
-// With those of other hosts it has them once it sends to all.
+// A rank has several sockets for each peer: links in both directions, a control connection, and connections to be
+// accepted. With ranks of other hosts it has them once it sends to all of them.
 Finding descriptors(int ranks_here, int n_ranks) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -119,7 +119,7 @@ Finding cpus(int ranks, const Cpus& cpus_here) {
 // How many CPUs a cgroup of either version may use; 0: any number.
 double quota_of(const std::string& folder) {
   double most = 0, period = 0;
-  std::ifstream both(folder + "/cpu.max");  // "max 100000", or how many microseconds of each period
+  std::ifstream both(folder + "/cpu.max");  // "max 100000", or the microseconds of each period
   if (!(both >> most >> period)) {
     std::ifstream(folder + "/cpu.cfs_quota_us") >> most;
     std::ifstream(folder + "/cpu.cfs_period_us") >> period;

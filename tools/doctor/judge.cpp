@@ -10,11 +10,11 @@ namespace {
 
 using Level = Finding::Level;
 
-// Lines for one thing, of which a large job may have thousands.
+// Most lines for one problem, which a large job may have thousands of.
 constexpr size_t kMostLines = 8;
 constexpr double kClocksApartSeconds = 0.1;
-constexpr int kTcpHeaderBytes = 72;  // IPv6's, TCP's and a time stamp
-// One or two of a hundred may be a receiver that was busy.
+constexpr int kTcpHeaderBytes = 72;  // IPv6 and TCP with a time stamp
+// One or two lost of a hundred may be due to a busy receiver.
 constexpr int kLostOf100 = 3, kManyLostOf100 = 10;
 
 std::string between(const Path& path) {

@@ -30,7 +30,7 @@ bool print(const Findings& findings) {
   return well;
 }
 
-// Rank 0 alone prints what it and the others have found alike. False if something is bad.
+// Only rank 0 prints findings that all ranks have in common. False if something is bad.
 bool print_if_first(const tutti::LaunchInfo& info, const Findings& findings) {
   if (info.rank == 0) print(findings);
   return std::none_of(findings.begin(), findings.end(),
@@ -38,12 +38,12 @@ bool print_if_first(const tutti::LaunchInfo& info, const Findings& findings) {
 }
 
 struct Network {
-  std::string error;  // the group could not be made
+  std::string error;  // why the group could not be made
   tutti::doctor::Place place;
   Findings findings;
 };
 
-// By a group whose packets are so small that they pass everywhere.
+// Uses a group whose packets are so small that they pass everywhere.
 Network look_at_network(const tutti::LaunchInfo& info) {
   const bool is_set = tutti::env_is_set(tutti::Env::kTcpSegmentBytes);
   if (!is_set) setenv("TUTTI_TCP_MSS", "500", 1);
@@ -66,7 +66,7 @@ int say_that_there_is_no_group(const std::string& error) {
   return 1;
 }
 
-// Every host's first rank prints; 0 where nothing is bad.
+// Every host's first rank prints; returns 0 if nothing is bad.
 int look_at_job(const tutti::LaunchInfo& info) {
   const Network network = look_at_network(info);
   bool is_host_well = true;
@@ -76,7 +76,7 @@ int look_at_job(const tutti::LaunchInfo& info) {
     is_host_well = print(tutti::doctor::look_at_host(place.ranks_here, info.n_ranks, place.cpus_here));
   }
   if (!network.error.empty()) return say_that_there_is_no_group(network.error);
-  if (!print_if_first(info, network.findings)) return 1;  // data would hang
+  if (!print_if_first(info, network.findings)) return 1;  // transfers would hang
   tuttiComm_t comm = nullptr;
   if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess)
     return say_that_there_is_no_group(tuttiGetLastError(nullptr));

@@ -23,10 +23,10 @@ namespace {
 
 constexpr size_t kMostAddresses = 8;
 constexpr int kProbes = 100, kUnansweredAtOnce = 4;
-constexpr int kPatienceMs = 100;  // until a packet counts as lost
-constexpr int kLeastMtu = 576;    // that IPv4 promises
+constexpr int kPatienceMs = 100;  // then a packet counts as lost
+constexpr int kLeastMtu = 576;    // guaranteed by IPv4
 
-// What ranks tell each other at first.
+// What ranks first tell each other.
 struct Card {
   HostId host;
   char name[48];
@@ -35,12 +35,12 @@ struct Card {
   Address addresses[kMostAddresses];
 };
 
-// A probe has more bytes behind it; the answer has none.
+// A probe is padded to its size; the answer is not.
 struct Packet {
   uint64_t token;
   uint32_t number;
   uint32_t is_answer;
-  int64_t clock_ns;  // of who answers
+  int64_t clock_ns;  // of the answering host
 };
 
 int64_t wall_clock_ns() {
@@ -53,7 +53,7 @@ Fd udp_socket(int family) {
   return Fd(socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// Answers on every address until it goes.
+// Answers on every address until it is destroyed.
 class Answers {
  public:
   explicit Answers(uint64_t token) : token_(token) {
@@ -104,7 +104,7 @@ class Answers {
   std::thread thread_;
 };
 
-// Packets to one address of another host.
+// Sends packets to one address of another host.
 class Probe {
  public:
   Probe(const Card& peer, const Address& to) : token_(peer.token), fd_(udp_socket(to.family())) {
@@ -117,13 +117,13 @@ class Probe {
   struct Answer {
     int64_t round_trip_ns, ahead_ns;
   };
-  // A packet of so many bytes, with its headers, and the answer to it.
+  // Sends a packet of that many bytes, including headers, and waits for the answer.
   std::optional<Answer> send(int packet_bytes, int patience_ms) {
     std::vector<char> data(static_cast<size_t>(std::max(int{sizeof(Packet)}, packet_bytes - header_bytes())));
     const Packet packet{token_, ++number_, 0, 0};
     memcpy(data.data(), &packet, sizeof packet);
     const int64_t begun = now_ns(), clock = wall_clock_ns();
-    if (::send(fd_.get(), data.data(), data.size(), MSG_NOSIGNAL) < 0) return {};  // too large, or not reachable
+    if (::send(fd_.get(), data.data(), data.size(), MSG_NOSIGNAL) < 0) return {};  // too large, or unreachable
     const Deadline limit = Deadline::after_seconds(patience_ms / 1e3);
     while (!limit.passed()) {
       pollfd polled{fd_.get(), POLLIN, 0};
@@ -135,7 +135,7 @@ class Probe {
     }
     return {};
   }
-  // Packets are never cut in pieces. If the network may tell, none is sent that is larger than it has said.
+  // Packets are never fragmented. With `may_tell` none is sent that is larger than the network has reported.
   void do_not_fragment(bool may_tell) {
     const int value4 = may_tell ? IP_PMTUDISC_DO : IP_PMTUDISC_PROBE;
     const int value6 = may_tell ? IPV6_PMTUDISC_DO : IPV6_PMTUDISC_PROBE;
@@ -198,7 +198,7 @@ void measure_delay(Probe& probe, Path* path) {
   path->round_trip_us = static_cast<double>(round_trips[static_cast<size_t>(path->answered) / 2]) / 1e3;
 }
 
-// A packet may also be lost for another reason, so each size has several tries.
+// A packet may also be lost for another reason, so each size is tried several times.
 bool arrives(Probe& probe, int bytes) {
   constexpr int kTries = 5;
   for (int i = 0; i < kTries; i++)
@@ -212,7 +212,7 @@ void find_largest(Probe& probe, Path* path) {
   if (path->answered == 0 || path->mtu_bytes == 0 || arrives(probe, path->mtu_bytes)) return;
   path->is_told_largest = probe.told_mtu() < path->mtu_bytes;
   probe.do_not_fragment(false);
-  if (arrives(probe, path->mtu_bytes)) {  // where many packets are lost
+  if (arrives(probe, path->mtu_bytes)) {  // many packets are lost for other reasons
     path->is_told_largest = 0;
     return;
   }
@@ -227,7 +227,7 @@ void find_largest(Probe& probe, Path* path) {
   path->largest_bytes = least;
 }
 
-// Which of the other's addresses this host has a way to.
+// Probes those of the other host's addresses to which this host has a route.
 std::vector<Path> probe_host(const Card& mine, const Card& peer) {
   std::vector<Path> paths;
   for (uint32_t a = 0; a < peer.n_addresses; a++) {
@@ -264,12 +264,12 @@ std::vector<Path> probe_paths(tuttiComm_t comm, Trouble* trouble) {
   };
   std::vector<Path> paths;
   const auto n = static_cast<size_t>(n_ranks), me = static_cast<size_t>(rank);
-  // Each begins with the next one, so that not all ask the same.
+  // Each host begins with the next one, so that they do not all probe the same one.
   for (size_t ahead = 1; ahead < n && is_first(me); ahead++)
     if (const size_t r = (me + ahead) % n; is_first(r))
       for (const Path& path : probe_host(mine, cards[r])) paths.push_back(path);
   auto most = static_cast<int64_t>(paths.size());
-  trouble->take(tuttiAllReduce(&most, &most, 1, tuttiInt64, tuttiMax, comm, nullptr));  // and nobody asks any more
+  trouble->take(tuttiAllReduce(&most, &most, 1, tuttiInt64, tuttiMax, comm, nullptr));  // and nobody probes any more
   paths.resize(static_cast<size_t>(most));
   std::vector<Path> all = gather(comm, n_ranks, paths, trouble);
   std::erase_if(all, [](const Path& path) { return path.sent == 0; });

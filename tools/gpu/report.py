@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import sys
 
-# Share of the device's own copy rate that a kernel with so many inputs has to reach, at 256 MiB and more.
+# The share of the device's own copy rate that a kernel with that many inputs must reach, at 256 MiB and more.
 KERNEL_BARS = {1: 0.92, 2: 0.90, 8: 0.85}
 KERNEL_BYTES = 256 << 20
-# An all-reduce of so many ranks and bytes, in microseconds.
+# An all-reduce with this many ranks and bytes must take at most that many microseconds.
 SMALL_RANKS, SMALL_BYTES, SMALL_US = 8, 16 << 10, 6.0
-# All-reduces of at least so many bytes, as a share of the limit that the copy rate sets.
+# All-reduces of at least this many bytes, as a share of the limit given by the copy rate.
 LARGE_BYTES, LARGE_SHARE = 64 << 20, 0.85
 SOAK_LAUNCHES = 100_000
 MARKS = {True: "met", False: "**missed**", None: "not measured"}
@@ -32,7 +32,7 @@ def limit_us(ranks, size, copy_gb_s):
 
 
 def bar(name, values, holds, show):
-    """Met if it holds for all values that there are; not measured without any."""
+    """Met if it holds for all available values; not measured if there are none."""
     if not values:
         return {"name": name, "met": None, "measured": ""}
     worst = [value for value in values if not holds(value)]
@@ -51,7 +51,7 @@ def kernel_bars(result):
 
 
 def perf_rows(result):
-    """(ranks, bytes, microseconds, wrong) of threads as ranks."""
+    """(ranks, bytes, microseconds, wrong) of runs whose ranks are threads."""
     for run in result.get("perf") or []:
         if run["procs"]:
             continue

@@ -7,7 +7,7 @@ if "MESON_INSTALL_QUIET" not in os.environ:
     where = os.environ.get("DESTDIR", "") + packages
     said = f"The PyTorch backend is in {where}, where only {python} may find it. The usual way, also for another Python or a " \
            f"virtual environment: pip install {source}"
-    try:  # Meson keeps what a script prints to itself.
+    try:  # Meson does not show what a script prints.
         with open(f"/proc/{os.getppid()}/fd/1", "a", encoding="utf-8") as stdout:
             print(said, file=stdout)
     except OSError:

@@ -15,7 +15,7 @@ import json
 import re
 import sys
 
-AGAIN = 3  # times that an unsteady test has passed by itself
+AGAIN = 3  # times that an unsteady test must pass alone
 
 
 def catch_cases(output):
@@ -31,7 +31,7 @@ def catch_cases(output):
 
 
 def warned(output):
-    """What a Catch2 program's cases warn that they have skipped: {name of the case: its last such warning}."""
+    """What a Catch2 program's cases report as skipped: {name of the case: its last such warning}."""
     found, case = {}, ""
     for name, skipped in re.findall(r"^-{79}\n(\S.*)\n(?:.*\S.*\n)*?-{79}$|: \n?warning:\n  skipped: (.*)$", output, re.M):
         case = name or case
@@ -46,7 +46,7 @@ def last_line(output):
 
 
 def end_of_output(test, lines_of_each=30):
-    """The last lines of what the test printed and of what it complained of, indented."""
+    """The last lines of what the test printed to stdout and to stderr, indented."""
     lines = []
     for stream in "stdout", "stderr":
         lines += test.get(stream, "").splitlines()[-lines_of_each:]

@@ -14,27 +14,27 @@ fail() {
   exit 1
 }
 
-# The mirror that apt takes on this machine.
+# The mirror that this machine's apt uses.
 debian_mirror() {
   apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
     awk '$1 == "Debian" && $2 == "main" && $3 !~ /security|backports/ {print $4; exit}'
 }
 
 make_root() {
-  # What debootstrap mounted there, if it was ended, is not removed.
+  # Does not remove what debootstrap mounted there if it was interrupted.
   "${as_root[@]}" rm -rf --one-file-system "$root.part"
   "${as_root[@]}" debootstrap --variant=minbase --include=ca-certificates trixie "$root.part" "$mirror" &&
     "${as_root[@]}" mv "$root.part" "$root"
 }
 
-# The tracked files as they are now. What is under build/ there stays, so that only what changed is built again.
+# The tracked files in their current state. build/ stays there, so that only changes are built again.
 copy_tree() {
   "${as_root[@]}" mkdir -p "$root/tutti" &&
     "${as_root[@]}" find "$root/tutti" -mindepth 1 -maxdepth 1 ! -name 'build*' -exec rm -rf {} + &&
     git ls-files -z | tar --null -T - -c | "${as_root[@]}" tar -x --no-same-owner -C "$root/tutti"
 }
 
-# Runs a command in the new root, with mounts that end with it, and nothing of this environment but the way to the network.
+# Runs a command in the new root, with mounts that end with it, and of this environment only the network's settings.
 enter() {
   local -a keep=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8)
   local name
@@ -43,7 +43,7 @@ enter() {
   "${as_root[@]}" unshare --mount bash -c '
     root=$1
     shift
-    # `ip netns` wants its root to be a mount point.
+    # `ip netns` needs its root to be a mount point.
     mount --bind "$root" "$root" && mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" &&
       mount --rbind /dev "$root/dev" && mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" &&
       cp -L /etc/resolv.conf "$root/etc/resolv.conf" &&

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# "  -b,--minbytes TEXT [32M]    smallest size", and the same of subcommands and positional arguments.
+# Matches "  -b,--minbytes TEXT [32M]    smallest size", and the same for subcommands and positional arguments.
 ENTRY = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
 MORE = re.compile(r"^ {6,}(\S.*)$")
 

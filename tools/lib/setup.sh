@@ -7,10 +7,10 @@ lists_are_new=no
 say() { printf '%s\n' "$*"; }
 minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
-# timed LABEL COMMAND...: only tools/lib/stages.sh, where that is sourced too, keeps times.
+# timed LABEL COMMAND...: measures nothing here; tools/lib/stages.sh replaces it.
 timed() { "${@:2}"; }
 
-# stage LABEL COMMAND...: runs the command with its output in $log; the output's end is shown if it fails.
+# stage LABEL COMMAND...: runs the command with its output in $log; shows the end of the output if it fails.
 stage() {
   local label=$1 started=$SECONDS
   shift
@@ -25,12 +25,12 @@ stage() {
   return 1
 }
 
-# ---- what is there -----------------------------------------------------------------------------------------------
+# ---- what is installed -------------------------------------------------------------------------------------------
 
 has_command() { command -v "$1" >/dev/null 2>&1; }
 has_library() { pkg-config --exists "$1" 2>/dev/null; }
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
-# The command may be there, of another package, without the headers.
+# The command may belong to another package, without the headers.
 compiles_mpi() { printf '#include <mpi.h>\n' | "$1" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
 has_module() { python3 -c "import $1" 2>/dev/null || /usr/bin/python3 -c "import $1" 2>/dev/null; }
 has_meson() {
@@ -39,7 +39,7 @@ has_meson() {
   printf '1.0.1\n%s\n' "$version" | sort -V -C
 }
 
-# Debian's and Ubuntu's package, and how to see that what it brings is there already, from whatever source.
+# For a package of Debian and Ubuntu: whether what it provides is there, from any source.
 package_is_there() {
   case $1 in
     g++) has_command "${CXX:-c++}" && has_command "${CC:-cc}" ;;
@@ -78,7 +78,7 @@ missing_packages() {
   for package in "$@"; do package_is_there "$package" || printf '%s ' "$package"; done
 }
 
-# Compilers for which the tree has no warning. Another one may warn of more: that is no user's failure.
+# Compilers for which the tree has no warnings. Another one may warn of more, which must not be a user's failure.
 compiler_is_known() {
   local compiler=${CXX:-c++} major
   major=$("$compiler" -dumpversion) || return 1
@@ -92,14 +92,14 @@ compiler_is_known() {
 
 # ---- installing --------------------------------------------------------------------------------------------------
 
-# Sets `as_root` to what makes a command run as root; fails if nothing does.
+# Sets `as_root` to the prefix that runs a command as root; fails if there is none.
 find_root() {
   as_root=()
   [ "$(id -u)" = 0 ] && return 0
   as_root=(sudo)
   has_command sudo || return 1
   sudo -n true 2>/dev/null && return 0
-  [ -t 0 ] && sudo true  # may ask for the password here, in front of the user
+  [ -t 0 ] && sudo true  # may ask for the password here, in the foreground
 }
 
 apt_update() { "${as_root[@]}" apt-get update; }
@@ -107,21 +107,21 @@ apt_install() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
 }
 
-# A third-party source that is down must not end anything: only an installation counts.
+# A third-party source that is down must not be fatal: only an installation counts.
 update_lists() {
   [ $lists_are_new = yes ] && return
   stage "updating the package lists" apt_update || say "continuing with the existing lists"
   lists_are_new=yes
 }
 
-# Whether apt could install a package; true where that cannot be known.
+# Whether apt could install a package; true if that cannot be known.
 offers_package() {
   if ! has_command apt-get || ! find_root; then return 0; fi
   update_lists
   apt-cache show "$1" >/dev/null 2>&1
 }
 
-# require_packages PACKAGE...: installs those that are missing; fails with what to do where that is not possible.
+# require_packages PACKAGE...: installs those that are missing; if that is impossible it fails and says what to do.
 require_packages() {
   local -a missing
   read -ra missing <<<"$(missing_packages "$@")"
@@ -152,7 +152,7 @@ require_packages() {
 
 # shellcheck disable=SC2034  # for the scripts that source this
 build_packages=(g++ pkg-config meson ninja-build libsodium-dev libhwloc-dev libcli11-dev nlohmann-json3-dev)
-# AES for TUTTI_ENCRYPT at the CPU's speed; libsodium's is there without it.
+# AES for TUTTI_ENCRYPT at full speed; without it libsodium's is used.
 [ "$(uname -m)" != x86_64 ] || build_packages+=(libipsec-mb-dev)
 # Without it Meson installs into lib64, where Debian's linker, pkg-config and CMake do not look.
 ! has_command dpkg || build_packages+=(dpkg-dev)

@@ -6,15 +6,15 @@
 
 # ---- times -------------------------------------------------------------------------------------------------------
 
-# Seconds of CPU time that process $1 has taken and all that it has waited for.
+# Seconds of CPU time of process $1 and of all processes that it has waited for.
 cpu_seconds() {
   local -a fields
   read -ra fields <"/proc/$1/stat"
   echo $(((fields[13] + fields[14] + fields[15] + fields[16]) / 100))
 }
 
-# timed LABEL COMMAND...: in a shell of its own, so that the CPU time is its own; what the command sets is lost. Adds a line
-# to $stage_times: label, when it began, how long it took, its CPU time, all in seconds.
+# timed LABEL COMMAND...: runs in a subshell, so that the CPU time is its own; variables that the command sets are lost. Adds
+# a line to $stage_times: label, start, duration and CPU time, in seconds.
 timed() {
   local label=$1 began=$SECONDS
   shift
@@ -27,7 +27,7 @@ timed() {
   )
 }
 
-# Stages that ran beside others overlap with them.
+# Stages that ran in parallel overlap with others.
 print_stages() {
   local label began took cpu
   [ -s "$stage_times" ] || return 0
@@ -37,15 +37,15 @@ print_stages() {
   done < <(sort -t $'\t' -k 2,2n -s "$stage_times")
 }
 
-# ---- beside ------------------------------------------------------------------------------------------------------
+# ---- in parallel -------------------------------------------------------------------------------------------------
 
-declare -A beside=()  # from names to process groups
+declare -A beside=()  # names to process groups
 
-# begin NAME COMMAND...: runs it beside what follows; what it prints is kept until it is awaited.
+# begin NAME COMMAND...: runs it in parallel with what follows; its output is kept until it is awaited.
 begin() {
   local name=$1
   shift
-  set -m  # makes a process group of it
+  set -m  # makes it a process group
   "$@" >"$beside_at/$name.beside" 2>&1 </dev/null &
   set +m
   beside[$name]=$!
@@ -53,7 +53,7 @@ begin() {
 
 is_beside() { [ -n "${beside[$1]:-}" ]; }
 
-# Waits for what was begun, prints what it has printed, and returns its status.
+# Waits for a command that was begun, prints its output, and returns its status.
 await() {
   local status=0
   wait "${beside[$1]}" || status=$?
@@ -63,13 +63,13 @@ await() {
   return $status
 }
 
-# after NAME COMMAND...: runs it once what was begun as NAME has ended.
+# after NAME COMMAND...: runs it once the command that was begun as NAME has ended.
 after() {
   ! is_beside "$1" || tail --pid="${beside[$1]}" -f /dev/null
   "${@:2}"
 }
 
-# in_spare_time COMMAND...: in the CPU time that nothing else wants.
+# in_spare_time COMMAND...: uses only CPU time that nothing else needs.
 in_spare_time() {
   renice -n 19 "$BASHPID" >/dev/null
   "$@"

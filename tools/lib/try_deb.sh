@@ -12,7 +12,7 @@ mount -t overlay overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work"
 for folder in proc sys dev; do mount --rbind /$folder "$copy/top/$folder"; done
 mkdir "$copy/top/packages"
 cp "$1"/*.deb "$copy/top/packages/"
-# example README LANGUAGE: the first program in there
+# example README LANGUAGE: the first program in that document
 example() { awk -v start="\`\`\`$2" '$0 == start { on = 1; next } /^```/ { if (on) exit } on' "$tree/$1"; }
 example README.md c >"$copy/top/packages/example.c"
 example lib/numpy/README.md python >"$copy/top/packages/example.py"

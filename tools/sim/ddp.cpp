@@ -29,7 +29,7 @@ Result<std::vector<Bucket>> buckets_of(const Training& training) {
   return bucket_up(bytes, static_cast<uint64_t>(training.bucket_mb * 1e6));
 }
 
-// With the algorithm that the library takes for each bucket.
+// With the algorithm that the library chooses for each bucket.
 Result<Scaling> time_of(const Cluster& cluster, int n_ranks, std::span<const Bucket> buckets, double compute_ns) {
   TUTTI_TRY_ASSIGN(const Network network, Network::make(cluster, n_ranks));
   const Planner planner = planner_of(network);

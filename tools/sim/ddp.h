@@ -8,13 +8,13 @@
 namespace tutti::sim {
 
 struct Training {
-  std::string model;  // as --sizes-from of the perf tools
+  std::string model;  // like the perf tools' --sizes-from
   int least_ranks = 8, most_ranks = 8;
   double bucket_mb = 25, compute_ms = 0;
   bool json = false;
 };
 
-// The table or JSON: a row for each number of ranks, doubled from the least to the most.
+// The table or JSON: one row for each number of ranks, from the least to the most, doubling.
 Result<std::string> training_report(const Cluster& cluster, const Training& training);
 
 }  // namespace tutti::sim

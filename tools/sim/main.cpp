@@ -30,7 +30,7 @@ constexpr const char* kExamples =
 struct Settings {
   std::string operation, topology, algorithm, trace, bytes = "1M", range;
   int row = 1;
-  int ranks = 0;  // the range's first; 0: not given
+  int ranks = 0;  // the first of the range; 0: not given
   bool json = false;
   Training training;
 };
@@ -48,7 +48,7 @@ constexpr Named kOperations[] = {
     {"all-to-all", Collective::kAllToAll},
 };
 
-// "1G" and the like, as the perf tools read them.
+// "1G" and similar, as the perf tools read it.
 Result<uint64_t> parse_bytes(const std::string& text) {
   char* end = nullptr;
   const double number = text.find_first_not_of("0123456789.KMGTkmgt") == text.npos ? strtod(text.c_str(), &end) : -1;
@@ -72,7 +72,7 @@ Result<void> parse_ranks(Settings* settings) {
   Training& training = settings->training;
   if (settings->range.empty()) return {};
   char rest = 0;
-  // No more digits than fit: of others sscanf takes the lower half.
+  // At most as many digits as fit: of longer numbers sscanf takes the lower half.
   const int got = sscanf(settings->range.c_str(), "%7d..%7d%c", &training.least_ranks, &training.most_ranks, &rest);
   const bool is_number =
       settings->range.size() <= 7 && settings->range.find_first_not_of("0123456789") == std::string::npos;
@@ -87,7 +87,7 @@ Result<void> parse_ranks(Settings* settings) {
   return {};
 }
 
-// Ranks left out: all that the file has room for.
+// Without --ranks: as many ranks as the file has room for.
 Result<Network> make_network(const Settings& settings) {
   TUTTI_TRY_ASSIGN(Cluster cluster, wanted_cluster(settings.topology));
   const int ranks = settings.ranks > 0          ? settings.ranks
@@ -160,7 +160,7 @@ Result<void> simulate(Settings settings) {
   return settings.trace.empty() ? Result<void>() : write_file(settings.trace, to_trace(comparison));
 }
 
-// An option that was given and would do nothing; null: there is none.
+// An option that was given but would have no effect; null if there is none.
 const char* misplaced(const CLI::App& app, bool trains) {
   for (const char* option : {"--bytes", "--row", "--algorithm", "--trace"})
     if (trains && app.count(option) > 0) return option;

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt  # noqa: E402  the backend has to be chosen firs
 
 RANKS = [8, 16, 64, 256, 1024, 4096, 16384, 65536]
 ALGORITHMS = ["ring", "circulant", "hierarchical", "doubling", "tree", "direct"]
-# What is simulated by a few ranks, and what soon has too many messages to wait for.
+# Algorithms that are simulated with few ranks only, because they soon have too many messages.
 MOST_RANKS = {"tree": 1024, "doubling": 1024, "direct": 64, "hierarchical": 4096}
 
 

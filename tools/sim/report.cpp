@@ -12,12 +12,12 @@ const char* name_of(Algo algo) {
   return algo_name(algo == Algo::kAuto ? Algo::kDirect : algo);
 }
 
-// None, if somebody has no result.
+// 0 if any rank has no result.
 double gbytes_per_s(uint64_t bytes, const Outcome& outcome) {
   return outcome.ns > 0 && outcome.failed == 0 ? static_cast<double>(bytes) / outcome.ns : 0;
 }
 
-// The wire that is used longest, which is the one that holds the others up.
+// The wire that is busy longest, which holds up the others.
 int busiest_wire(const Comparison& comparison, const Outcome& outcome) {
   const std::vector<double>& speeds = comparison.network.wires();
   const auto busy_ns = [&](size_t wire) { return static_cast<double>(outcome.wire_bytes[wire]) / speeds[wire]; };
@@ -99,7 +99,7 @@ std::string to_json(const Comparison& c) {
   return json.dump(2) + "\n";
 }
 
-// A process for each host, a thread for each rank's lane and for each rank that it sends to.
+// One process for each host, one thread for each rank's lane and for each rank that it sends to.
 std::string to_trace(const Comparison& c) {
   Json events = Json::array();
   for (const sim::Span& span : c.rows.at(0).outcome.spans) {

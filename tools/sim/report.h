@@ -1,4 +1,4 @@
-// What tutti-sim prints: a table, JSON, a trace. Pure functions.
+// tutti-sim's output: a table, JSON, a trace. Pure functions.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace tutti::sim {
 struct Row {
   Algo algo = Algo::kAuto;
   Outcome outcome;
-  double planned_ns = 0;   // by the cost model
-  bool is_chosen = false;  // what the library takes for floats
+  double planned_ns = 0;   // according to the cost model
+  bool is_chosen = false;  // the library's choice for floats
 };
 
 struct Comparison {
@@ -25,7 +25,7 @@ struct Comparison {
 
 std::string to_table(const Comparison& comparison);
 std::string to_json(const Comparison& comparison);
-// Chrome's trace format, which Perfetto reads too.
+// Chrome's trace format, which Perfetto reads, too.
 std::string to_trace(const Comparison& comparison);
 
 }  // namespace tutti::sim

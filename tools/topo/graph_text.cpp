@@ -1,4 +1,4 @@
-// Rings on a graph, for people.
+// Rings in a graph, as text.
 #include <algorithm>
 
 #include "base/env.h"
@@ -9,7 +9,7 @@
 namespace tutti::topo {
 namespace {
 
-// A file of NCCL's, or what --host takes.
+// From a file of NCCL's, or a value of --host.
 Result<Graph> machine_graph(const std::string& name) {
   if (name == "this-host") {
     TUTTI_TRY_ASSIGN(const Machine machine, discover_all());
@@ -26,7 +26,7 @@ Result<Graph> machine_graph(const std::string& name) {
 Result<Graph> graph_unchecked(const std::string& name, const std::string& host) {
   if (!name.ends_with(".json")) return machine_graph(name);
   TUTTI_TRY_ASSIGN(const Cluster cluster, read_cluster(name));
-  Graph like;  // as the cluster says
+  Graph like;  // as the cluster describes its hosts
   if (!host.empty()) {
     TUTTI_TRY_ASSIGN(like, machine_graph(host));
   }

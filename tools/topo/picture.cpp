@@ -14,7 +14,7 @@
 namespace tutti::topo {
 namespace {
 
-constexpr int kMostRanks = 65536;  // of an invented group
+constexpr int kMostRanks = 65536;  // in an invented group
 
 void put_part(ByteWriter& w, const Part& part) {
   w.put(part.kind)
@@ -39,7 +39,7 @@ Part get_part(ByteReader& r) {
   return part;
 }
 
-// Everybody's `mine`, by rank. The ranks run the same program, so what arrives is what was sent.
+// All ranks' `mine`, by rank. The ranks run the same program, so the bytes that arrive can be trusted.
 Result<std::vector<std::string>> all_gather(Communicator& comm, const std::string& mine) {
   const auto n = static_cast<size_t>(comm.n_ranks());
   const uint64_t length = mine.size();
@@ -115,7 +115,7 @@ Result<Picture> picture_of_group(int* rank) {
       picture.hosts[host].name = r.get_string();
       one.cpus = cpus_from_bytes(r.get_string()).value_or(CpuSet());
       for (int peer = 0; peer < info.n_ranks; peer++) one.routes[peer] = r.get_string();
-      if (has_machine) {  // the first one's of a host
+      if (has_machine) {  // sent by the first rank of a host
         picture.hosts[host].machine.source = r.get_string();
         picture.hosts[host].machine.whole = get_part(r);
       }

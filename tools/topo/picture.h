@@ -29,14 +29,14 @@ struct Picture {
   std::vector<Host> hosts;
   std::vector<Rank> ranks;
   Layout layout;
-  bool is_real = false;  // a real group; else simulated
+  bool is_real = false;  // a real group, not an invented one
 };
 
-// Of a job that a launcher started; collective. Only rank 0's is complete: *rank tells.
+// For a job that a launcher started; collective. Only rank 0's is complete; *rank is this rank.
 Result<Picture> picture_of_group(int* rank);
 
-// Of hosts that need not exist: each a file or hwloc's short form, "" for this machine, with so many ranks, each bound
-// to a core. `cyclic`: ranks are dealt out to the hosts in turn instead of host after host.
+// For hosts that need not exist: each is a file or hwloc's short form, "" for this machine, with that many ranks, each
+// bound to a core. `cyclic`: ranks are dealt out to the hosts round-robin instead of host after host.
 struct Invented {
   std::vector<std::string> hosts;
   int ranks_per_host = 0;
@@ -49,11 +49,11 @@ std::vector<std::pair<int, int>> neighbours(const Layout& layout);
 // What two ranks share: "package 0, NUMA node 1", "the host", "the network".
 std::string shared_by(const Picture& picture, int a, int b);
 
-// One that a file describes, hwloc's short form, or "" for this one.
+// A machine from a file, from hwloc's short form, or "" for this one.
 Result<Machine> machine_named(const std::string& name);
-// Of a machine ("this-host" is the one it runs on), or of a cluster (.json) of which each host is like `host`.
+// The graph of a machine ("this-host" is this one), or of a cluster (.json) each of whose hosts is like `host`.
 Result<Graph> graph_named(const std::string& name, const std::string& host);
-// The ring found on it.
+// The ring found in it.
 std::string graph_text(const Graph& graph);
 
 std::string to_text(const Picture& picture);

@@ -7,7 +7,7 @@ namespace tutti::topo {
 namespace {
 
 constexpr int kPad = 6, kLine = 16, kRadius = 11, kCircle = 2 * kRadius + 6, kPageWidth = 960;
-// Of a part that has a neighbour beside it, if there is room.
+// Minimal width of a part that has another one beside it, if there is room.
 constexpr int kLeastColumn = 300;
 constexpr const char* kOnHost = "#36c";
 constexpr const char* kOverNetwork = "#c33";
@@ -25,11 +25,11 @@ struct Box {
   std::string name;
   const char* fill = "#fff";
   Point at, size;
-  std::vector<std::pair<int, Point>> ranks;  // with the middles of their circles
+  std::vector<std::pair<int, Point>> ranks;  // with the centres of their circles
   std::vector<Box> inner;
 };
 
-// Puts things of different sizes into rows from left to right, each row below the one before.
+// Places things of different sizes in rows from left to right, each row below the previous one.
 class Rows {
  public:
   Rows(Point corner, int width) : corner_(corner), next_(corner), width_(width) {}
@@ -50,7 +50,7 @@ class Rows {
   int right_ = 0, bottom_ = 0;
 };
 
-// What the legend has to explain.
+// What the legend must explain.
 struct Drawn {
   bool idle = false, devices = false, on_host = false, over_network = false;
 };
@@ -78,7 +78,7 @@ class Drawing {
   }
 
  private:
-  // Ranks in the part or in anything in it.
+  // Whether there are ranks in the part or in anything inside it.
   bool is_used(size_t host, const std::vector<uint32_t>& path) const {
     if (picture_.ranks.empty()) return true;
     return std::any_of(picture_.layout.hosts[host].begin(), picture_.layout.hosts[host].end(), [&](int rank) {
@@ -100,7 +100,7 @@ class Drawing {
     return {name, fill, {}, {text_width(name) + 2 * kPad, kLine + 2 * kPad}, {}, {}};
   }
 
-  // Parts without ranks that follow each other become one box, without what is in them but devices.
+  // Consecutive parts without ranks become one box, which only shows their devices.
   Box idle_box(const Part& first, const Part& last) {
     drawn_.idle = true;
     return small_box(&first == &last ? first.name : first.name + " to " + last.name, "#e8e8e8");
@@ -150,7 +150,7 @@ class Drawing {
     return boxes;
   }
 
-  // At most `width`: so that the last row is about as full as the others.
+  // At most `width`, chosen so that the last row is about as full as the others.
   static int even_width(const std::vector<Box>& boxes, int width) {
     int all = 0, widest = 0;
     for (const Box& box : boxes) {
@@ -161,7 +161,7 @@ class Drawing {
     return n_rows < 2 ? width : std::clamp(all / n_rows + widest / 2, widest, std::max(widest, width));
   }
 
-  // A box of at most this width, if that can be: its name, its own ranks, and in rows what it holds.
+  // A box of at most this width, if possible: its name, its own ranks, and its inner parts in rows.
   Box lay_out(const Part& part, const std::string& name, size_t host, const std::vector<uint32_t>& path, int width) {
     Box box = small_box(name, part.kind == Part::Kind::kCore || part.kind == Part::Kind::kCpu ? "#fff" : "#f6f6f6");
     const int inner_width = width - 2 * kPad;
@@ -176,7 +176,7 @@ class Drawing {
     return box;
   }
 
-  // Also notes where ranks are on the page.
+  // Also records where ranks are on the page.
   std::string draw(const Box& box, Point around) {
     const Point at = {around.x + box.at.x, around.y + box.at.y};
     std::string out =
@@ -187,12 +187,12 @@ class Drawing {
     return out;
   }
 
-  // From the edge of one circle to that of the other, bent a little, so that there and back do not cover each other.
+  // From the edge of one circle to that of the other, bent a little, so that opposite arrows do not cover each other.
   static std::string arrow(Point a, Point b, bool crosses) {
     const double x = b.x - a.x, y = b.y - a.y, length = std::max(1.0, std::hypot(x, y));
     const double bend = std::min(length / 6, 40.0);
     const double middle_x = (a.x + b.x) / 2.0 + y / length * bend, middle_y = (a.y + b.y) / 2.0 - x / length * bend;
-    // A point so far from the middle of a circle, in the direction of the bend.
+    // A point at that distance from the centre of a circle, in the direction of the bend.
     const auto near = [&](Point of, double distance) {
       const double to_x = middle_x - of.x, to_y = middle_y - of.y, far = std::max(1.0, std::hypot(to_x, to_y));
       return std::pair(of.x + to_x / far * distance, of.y + to_y / far * distance);

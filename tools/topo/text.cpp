@@ -13,7 +13,7 @@ std::string size_text(uint64_t bytes) {
   return format("%llu %s", static_cast<unsigned long long>(bytes), units[unit]);
 }
 
-// A core, with what belongs to it alone.
+// Whether it is a core, possibly with parts that belong only to it.
 bool is_core(const Part& part) {
   if (part.kind == Part::Kind::kCore || part.kind == Part::Kind::kCpu) return true;
   return part.parts.size() == 1 && is_core(part.parts[0]);
@@ -35,7 +35,7 @@ struct Tree {
   size_t host;
   std::string text;
 
-  // Ranks that sit in the part at the end of `path`; with `below` also those deeper inside.
+  // Ranks in the part at the end of `path`; with `below` also those deeper inside.
   std::string ranks_at(const std::vector<uint32_t>& path, bool below) const {
     std::string list;
     for (const int rank : picture.layout.hosts[host]) {

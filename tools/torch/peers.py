@@ -17,10 +17,10 @@ Operations = dict[str, Callable[[torch.Tensor, torch.Tensor], object]]
 
 
 def deepspeed(rank: int, size: int) -> Operations:
-    # It takes no shared memory unless LOCAL_SIZE is the size, and names it by address and port.
+    # It uses shared memory only if LOCAL_SIZE is the group's size, and names it after address and port.
     os.environ.update(LOCAL_SIZE=str(size), MASTER_ADDR="localhost", MASTER_PORT=str(os.getppid()))
     _deepspeed_extension().initialize(size, rank)
-    # Below deepspeed.comm.inference_all_reduce, whose Python takes longer than small sums.
+    # Below deepspeed.comm.inference_all_reduce, whose Python code takes longer than small sums.
     operation = torch.ops.deepspeed.inference_all_reduce_
     return {"all_reduce": lambda output, _: operation(output)}
 
@@ -33,7 +33,7 @@ def _deepspeed_extension() -> Any:
 
 
 def vllm(rank: int, size: int) -> Operations:
-    """Its kernels alone, as vllm.distributed.device_communicators.cpu_communicator calls them."""
+    """Only its kernels, called as vllm.distributed.device_communicators.cpu_communicator does."""
     spec = importlib.util.find_spec("vllm")
     assert spec is not None and spec.submodule_search_locations is not None
     kind = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"
@@ -52,7 +52,7 @@ def vllm(rank: int, size: int) -> Operations:
 
 
 def prepare(names: list[str]) -> None:
-    """Compiles what has to be compiled (DeepSpeed's extension; needs ninja and a compiler) before there are ranks that wait."""
+    """Compiles what must be compiled (DeepSpeed's extension; needs ninja and a compiler) before there are ranks that wait."""
     if "deepspeed" in names:
         _deepspeed_extension()
 

@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
 
 
 def timed(action: Callable[[], None], times: int, group: Any) -> float:
-    """Microseconds for each of `times`, as the slowest rank sees it."""
+    """Microseconds for each of `times`, on the slowest rank."""
     import torch
     import torch.distributed as dist
 
@@ -72,7 +72,7 @@ def interleaved(actions: dict[str, tuple[Callable[[], None], Any]], options: arg
 
 
 def call_of(operation: str, group: Any, async_op: bool) -> Callable[[Any, Any], None]:
-    """torch.distributed's: function(output, input)."""
+    """torch.distributed's call: function(output, input)."""
     import torch.distributed as dist
 
     calls: dict[str, Callable[[Any, Any], Any]] = {
@@ -94,7 +94,7 @@ def call_of(operation: str, group: Any, async_op: bool) -> Callable[[Any, Any], 
 
 
 def calls_of(operation: str, groups: dict[str, Any], peers: dict[str, Any], async_op: bool) -> dict[str, Callable[[Any, Any], None]]:
-    """Of all who know the operation, by their names in the table."""
+    """The calls of all libraries that have the operation, by their names in the table."""
     import tutti_torch
 
     calls = {name: call_of(operation, group, async_op) for name, group in groups.items()}
@@ -104,7 +104,7 @@ def calls_of(operation: str, groups: dict[str, Any], peers: dict[str, Any], asyn
 
 
 def check(name: str, operation: str, call: Callable[[Any, Any], None], output: Any, input_: Any, rank: int, size: int) -> None:
-    """Once before it is timed, with ones from all ranks."""
+    """Checks the operation once before it is timed, with ones from all ranks."""
     output.fill_(0 if operation == "broadcast" and rank else 1)
     input_.fill_(1)
     call(output, input_)
@@ -147,8 +147,8 @@ def measure_sizes(rank: int, groups: dict[str, Any], peers: dict[str, Any], opti
         size *= options.factor
 
 
-def keep_bucket(_, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
-    """A communication hook that communicates nothing: what is left are DDP's own copies."""
+def keep_bucket(_, bucket):  # DDP refuses annotations that are strings
+    """A communication hook that communicates nothing: what remains are DDP's own copies."""
     import torch
 
     done = torch.futures.Future()
@@ -157,8 +157,8 @@ def keep_bucket(_, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annot
 
 
 def measure_ddp(rank: int, groups: dict[str, Any], options: argparse.Namespace) -> None:
-    """Forward and backward. What communication costs is the step less the same step without it: under no_sync, which has
-    no buckets either, and with buckets that are filled and emptied but not reduced."""
+    """Forward and backward pass. The cost of communication is the step less the same step without it: under no_sync, which
+    has no buckets either, and with buckets that are filled and emptied but not reduced."""
     import torch
     import tutti_torch
     from torch.nn.parallel import DistributedDataParallel
@@ -234,7 +234,7 @@ def main() -> None:
     elif options.peers is None:
         options.peers = peers.installed()
     peers.prepare(options.peers)
-    context = multiprocessing.get_context("forkserver")  # from a process without threads
+    context = multiprocessing.get_context("forkserver")  # made from a process without threads
     context.set_forkserver_preload(["torch"])
     for size in map(int, options.ranks.split(",")):
         with tempfile.TemporaryDirectory() as scratch:

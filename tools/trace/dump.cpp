@@ -65,7 +65,7 @@ Result<Dump> read_dump(const std::string& path) {
     dump.written_ns = own.at("written_ns");
     for (const nlohmann::json& entry : dump.json.at("entries")) {
       dump.events.push_back(to_event(entry));
-      // Its rank may have gone on between that look at the clock and the one at its operations.
+      // The rank may have gone on between reading the clock and reading its operations.
       dump.written_ns = std::max(dump.written_ns, dump.events.back().started_ns);
     }
   } catch (const nlohmann::json::exception& e) {

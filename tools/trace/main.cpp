@@ -46,7 +46,7 @@ void show_group(const Witnesses& ranks) {
   for (const auto& [rank, witness] : ranks) {
     const Trace& trace = witness.trace;
     std::string waits;
-    std::set<int> awaited_ranks;  // of some there are several messages
+    std::set<int> awaited_ranks;  // several messages may come from one rank
     for (const Recorder::Awaited& awaited : trace.wait.awaited) awaited_ranks.insert(awaited.rank);
     for (const int awaited : awaited_ranks)
       waits += (waits.empty() ? "; waits for rank " : ", ") + std::to_string(awaited);
@@ -56,10 +56,10 @@ void show_group(const Witnesses& ranks) {
   }
   const bool waits =
       std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.second.trace.wait.found.empty(); });
-  if (waits) printf("  %s\n", why(ranks).c_str());  // of ranks elsewhere
+  if (waits) printf("  %s\n", why(ranks).c_str());  // for ranks on other hosts
 }
 
-// Those of the process, or all.
+// The groups of the process, or all groups.
 std::map<uint64_t, Witnesses> chosen_groups(const std::string& folder, int pid) {
   auto groups = find_witnesses(folder, true);
   std::erase_if(groups, [&](const auto& group) {
@@ -101,7 +101,7 @@ void print_late(const std::string& group, const RollCall& roll) {
   printf("%s\n", roll.sentence().value_or("no rank was a millisecond or more late for them").c_str());
 }
 
-// What ranks of other hosts do is not seen from here: a rank of this one asks them.
+// Ranks of other hosts cannot be seen from here, so a rank of this host asks them.
 std::optional<std::string> lateness_everywhere(const std::string& folder, uint64_t group) {
   for (const std::string& path : trace_files(folder)) {
     const auto file = TraceFile::open(path);

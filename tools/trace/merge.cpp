@@ -11,7 +11,7 @@ double micros(int64_t ns) {
   return static_cast<double>(ns) / 1e3;
 }
 
-// Perfetto wants numbers that are its own: times from the first operation on.
+// Perfetto needs small numbers, so times start at the first operation.
 int64_t first_ns(const std::vector<Dump>& dumps) {
   int64_t first = INT64_MAX;
   for (const Dump& dump : dumps)
@@ -42,7 +42,7 @@ struct Arrival {
   int64_t at_ns;
 };
 
-// From who was the last to come to an operation, to the others of its group.
+// From the rank that was the last to start an operation to the others of its group.
 void add_arrows(const std::map<std::pair<std::string, uint64_t>, std::vector<Arrival>>& arrivals, int64_t zero_ns,
                 json* events) {
   size_t id = 0;

@@ -38,7 +38,7 @@ json rank_of(const Dump& dump, int64_t zero_ns, bool has_groups) {
           {"events", std::move(events)}};
 }
 
-// A text that ends no script.
+// JSON that cannot end the script element.
 std::string in_script(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   for (size_t at = 0; (at = text.find('<', at)) != std::string::npos;) text.replace(at, 1, "\\u003c");

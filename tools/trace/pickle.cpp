@@ -11,7 +11,7 @@ void add_word(uint32_t word, std::string* to) {
 }
 
 void add_text(const std::string& text, std::string* to) {
-  *to += 'X';  // so many bytes of UTF-8
+  *to += 'X';  // the number of UTF-8 bytes follows
   add_word(static_cast<uint32_t>(text.size()), to);
   *to += text;
 }

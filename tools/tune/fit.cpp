@@ -9,15 +9,15 @@
 namespace tutti::tune {
 namespace {
 
-// Counts as a weak sample of each price.
+// A guess counts as a weak sample of each price.
 constexpr double kGuessWeight = 0.001;
 constexpr int kTurns = 1000;
 
-// A sample's work as a sum over prices: `amounts[p]` times each, and what no price has a part in.
+// A sample's work as a sum over prices: `amounts[p]` times each price, and a rest that depends on no price.
 struct Equation {
   std::vector<double> amounts;
   double rest_ns = 0, work_ns = 0;
-  double weight = 0;  // how much of what was measured a nanosecond of work changes
+  double weight = 0;  // relative change of the measured time per nanosecond of work
 };
 
 Equation equation_of(const Sample& sample) {
@@ -38,7 +38,7 @@ Equation equation_of(const Sample& sample) {
   return equation;
 }
 
-// What the others leave for price `p`, as a function of that alone: where its square errors are least.
+// Price `p` with the least square errors, given the other prices.
 double best_price(const std::vector<Equation>& equations, const std::vector<NamedPrice>& prices, size_t p,
                   double guess) {
   double square = kGuessWeight / (guess * guess), line = kGuessWeight / guess;
@@ -71,7 +71,7 @@ const Sample* find(const Measured& measured, Algo algo) {
   return found == measured.end() ? nullptr : *found;
 }
 
-// Elsewhere than in shared memory the one fixed order is the planner's choice, too.
+// Outside shared memory one fixed order is promised, and which one is the planner's choice.
 bool gives_promised_result(const Sample& sample, std::span<const Candidate> candidates) {
   const auto is_it = [&](const Candidate& c) { return own_algo(sample.collective, c.algo) == sample.algo; };
   return !sample.facts.all_share_memory() || candidates.size() == 1 ||

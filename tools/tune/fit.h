@@ -1,4 +1,4 @@
-// Prices that explain what was measured, and how good the planner's choices are with given prices. Pure functions.
+// Prices that explain measurements, and how good the planner's choices are with given prices. Pure functions.
 #pragma once
 
 #include <span>
@@ -11,18 +11,18 @@
 namespace tutti::tune {
 
 // The prices that explain the samples best, in relative terms (least squares, none negative, one price after the other
-// until they rest). Where samples say little of one it stays near to `guess`; `fitted` receives the names of the
-// others.
+// until they converge). A price that the samples say little about stays near `guess`; `fitted` receives the names of
+// the others.
 Prices fit(std::span<const Sample> samples, const Prices& guess, std::vector<std::string>* fitted);
 
-// One operation that was measured by several algorithms: what the planner takes with these prices, and its regret: how
-// much longer that took than the fastest. Where ranks share memory that is the fastest of those that add up in the
-// order of ranks, as tutti.h promises; what the promise costs is told by itself.
+// One operation that was measured with several algorithms: the planner's choice with these prices, and its regret: how
+// much longer it took than the fastest one. If ranks share memory that is the fastest of those that add up in the order
+// of ranks, as tutti.h promises; the cost of that promise is reported separately.
 struct Point {
   Sample chosen;
   double best_ns = 0;
   double any_order_ns = 0;
-  double predicted_ns = 0;  // of the chosen one
+  double predicted_ns = 0;  // of the chosen algorithm
   double regret() const { return chosen.ns / best_ns - 1; }
   double order_costs() const { return best_ns / any_order_ns - 1; }
   double error() const {

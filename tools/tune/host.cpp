@@ -9,13 +9,13 @@ namespace {
 
 using perf::text, perf::usage_error;
 
-// Where nothing comes back, ranks run ahead of each other, which the simulator does not get right: with these
-// operations as well, it misses those over shared memory by 25 % instead of 16.
+// Whether ranks wait for a reply. If not they run ahead of each other, which the simulator does not model well: with
+// such operations it misses those over shared memory by 25 % instead of 16.
 bool waits_for_all(Collective collective) {
   return collective != Collective::kBroadcast && collective != Collective::kReduce;
 }
 
-// Each was measured as one of many in a row.
+// Operations were measured many in a row.
 constexpr int kRow = 4;
 
 sim::MeasuredOperation operation_of(const Sample& sample) {
@@ -28,7 +28,7 @@ sim::MeasuredOperation operation_of(const Sample& sample) {
           .ns = sample.ns};
 }
 
-// Guesses from which a few doublings lead to any machine.
+// Guesses that are a few doublings away from any machine.
 Cluster start_at(const Facts& facts, bool shares_cpus) {
   constexpr double kNoWire = 1e15;
   const Conduit shm{kNoWire, 100, 30, 0.02}, loopback{kNoWire, 1000, 2000, 0.1},

@@ -7,8 +7,8 @@
 
 namespace tutti::tune {
 
-// Of what was measured over "shm" or "tcp" on one host, or over the "network" between some that have equally many
-// ranks; they may be "namespaces" of one machine.
+// From measurements over "shm" or "tcp" on one host, or over the "network" between hosts with equally many ranks, which
+// may be "namespaces" of one machine.
 perf::Status describe_hosts(const std::vector<Sample>& samples, const std::string& way, std::string* json);
 
 }  // namespace tutti::tune

@@ -1,4 +1,4 @@
-// tutti-tune: measures what hops, messages and bytes cost on this machine, and writes the file of prices by which the
+// tutti-tune: measures what hops, messages and bytes cost on this machine, and writes the file of prices with which the
 // library chooses algorithms.
 #include <sys/stat.h>
 
@@ -44,7 +44,7 @@ struct Settings {
   bool only_check = false;
 };
 
-// What was given and would do nothing: a file that nobody writes, a check that nobody makes.
+// Refuses options without an effect: a file that is not written, a check that is not made.
 Status check_combination(const CLI::App& app, const Settings& settings) {
   const auto refuse = [&](const char* option, const char* with) {
     return usage_error(text("%s cannot be combined with %s; leave it out", option, with));
@@ -87,7 +87,7 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
                  "with --fit and -o: write a topology for tutti-sim (its --topology) instead: the hosts, as measured "
                  "over this: shm, tcp (on one host), network, namespaces (that stand for hosts)")
       ->check(CLI::IsMember({"shm", "tcp", "network", "namespaces"}));
-  try {  // CLI11 reports by exceptions
+  try {  // CLI11 reports errors by exceptions
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     *help = app.help();
@@ -121,7 +121,7 @@ Status users_file(std::string* path) {
   return {};
 }
 
-// Before minutes of measuring, not after them.
+// Checked before minutes of measuring.
 Status check_writable(const std::string& path) {
   if (path.empty()) return {};
   const std::string at = written_at(path);
@@ -142,7 +142,7 @@ Status write(const std::string& path, const std::string& bytes) {
   return perf::Error{written.error().message};
 }
 
-// Prices that nothing was measured for are those of `kept_from`, if it is there and any good.
+// Prices without a measurement are taken from `kept_from`, if that file exists and is valid.
 Status write_prices(const std::string& path, const std::string& kept_from, Prices prices,
                     const std::vector<std::string>& fitted, size_t n_samples) {
   const auto before = read_file(kept_from);
@@ -160,7 +160,7 @@ Status write_prices(const std::string& path, const std::string& kept_from, Price
           text("%s = %.4g  # %s\n", lines[i].name.c_str(), *(is_new ? lines : others)[i].value, lines[i].help.c_str());
   }
   if (old && !old.value().network_file.empty()) {
-    const std::filesystem::path network = old.value().network_file;  // beside the file that names it
+    const std::filesystem::path network = old.value().network_file;  // in the folder of the file that names it
     const auto folder = std::filesystem::path(kept_from).parent_path();
     out += "network = " + (kept_from == path ? network : folder / network).string() + "\n";
   }
@@ -198,12 +198,12 @@ Status conclude(const Settings& settings, const std::vector<Sample>& samples) {
   std::string path = settings.output, kept_from = path;
   if (path.empty()) {
     if (Status s = users_file(&path); !s) return s;
-    kept_from = now.value().file;  // /etc's, if it is that whose place the user's takes
+    kept_from = now.value().file;  // /etc's, if the user's file replaces that
   }
   return write_prices(path, kept_from, prices, fitted, samples.size());
 }
 
-// The results are there when they have been printed, too: a disk may be full.
+// Results count only if they could be printed: a disk may be full.
 Status printed(Status done) {
   if (!done || (fflush(stdout) == 0 && ferror(stdout) == 0)) return done;
   return perf::Error{text("the results cannot be written: %s", strerror(errno))};
@@ -234,7 +234,7 @@ Status find_network(const std::string& path, tuttiComm_t comm) {
   if (Status s = measure_network(team, &json); !s) return s;
   if (team.rank() != 0) return team.agree(Status());
   Status written = write(path, json);
-  // The library looks for a relative name beside the tuning file.
+  // The library looks for a relative name in the tuning file's folder.
   const std::string name = std::filesystem::absolute(path).string();
   if (written) printf("# written: %s; name it in the tuning file: network = %s\n", path.c_str(), name.c_str());
   return team.agree(printed(std::move(written)));

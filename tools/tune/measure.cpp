@@ -13,11 +13,11 @@ namespace {
 
 using perf::Status, perf::now_seconds, perf::text;
 
-// Of one communicator in a row, after one that does not count. Long in comparison with what a network may take at once
-// before its speed counts.
+// Operations in a row on one communicator, after one that is not counted. Long compared with the burst that a network
+// may accept before its speed counts.
 constexpr double kTurnSeconds = 0.01;
 constexpr int kMostInTurn = 1000;
-const size_t kFree = algorithms().size();  // the communicator without a forced one
+const size_t kFree = algorithms().size();  // the communicator without a forced algorithm
 
 struct Tested {
   const char* name;
@@ -56,7 +56,7 @@ class Measuring {
  public:
   Measuring(const perf::Options& options, perf::Team& team) : options_(options), team_(team) {}
   ~Measuring() {
-    // What failed before matters more.
+    // An earlier failure matters more.
     for (tuttiComm_t comm : comms_)
       if (comm != nullptr) static_cast<void>(tuttiCommDestroy(comm));
   }
@@ -82,7 +82,7 @@ class Measuring {
   }
 
  private:
-  // A communicator for each algorithm and one that is free, over the ranks of the first.
+  // One communicator for each algorithm and one without, on the ranks of the first one.
   Status join(const std::string& transports) {
     for (size_t i = 0; i <= kFree; i++) {
       tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
@@ -115,7 +115,7 @@ class Measuring {
     count_ = bytes / sizeof(float) / (traits(tested.collective).in_blocks ? static_cast<size_t>(team_.n_ranks()) : 1);
     if (count_ == 0) return {};
     show_progress(tested, bytes);
-    std::vector<size_t> entrants;  // the others are the same as one of them
+    std::vector<size_t> entrants;  // each other algorithm equals one of these
     for (size_t i = 0; i < kFree; i++)
       if (has_own(tested, i)) entrants.push_back(i);
     entrants.push_back(kFree);
@@ -134,7 +134,7 @@ class Measuring {
     return team_.agree(report(tested, entrants, times));
   }
 
-  // Makes links, and finds how many operations a turn is.
+  // Makes links, and finds the number of operations in a turn.
   Status warm_up(const Tested& tested, const std::vector<size_t>& entrants, int* operations) {
     std::vector<double> seconds;
     for (const size_t entrant : entrants) {
@@ -167,7 +167,7 @@ class Measuring {
     for (int i = 0; i <= operations; i++) {
       const tuttiResult_t result = tested.run(in_.data(), out_.data(), count_, comms_[entrant]);
       if (result != tuttiSuccess) return perf::library_error(tested.name, result, comms_[entrant]);
-      // A root need not wait for anybody: what is still under way would count for those that come next.
+      // A root need not wait for anybody: operations still in progress would count for the next ones.
       if (i > 0 && i < operations) continue;
       if (Status s = team_.barrier(); !s) return s;
       if (i == 0) begin = now_seconds();
@@ -176,7 +176,7 @@ class Measuring {
     return {};
   }
 
-  // From the line of an explanation's table that is marked: "* ring        12.34".
+  // The algorithm in the marked line of an explanation's table: "* ring        12.34".
   static Algo algo_in(const std::string& why, double* predicted_us) {
     char name[32] = "";
     const size_t at = why.find("\n* ");
@@ -198,7 +198,7 @@ class Measuring {
                            entrant == kFree && entrants.size() > 1, median(times[entrant]) * 1e9});
       if (entrant != kFree && median(times[entrant]) < median(times[best])) best = entrant;
     }
-    // Turn by turn, so that what disturbs a while disturbs both.
+    // Turn by turn, so that a temporary disturbance affects both.
     std::vector<double> ratios;
     for (size_t turn = 0; turn < times[best].size(); turn++) ratios.push_back(times[kFree][turn] / times[best][turn]);
     show_progress(tested, 0);
@@ -211,7 +211,7 @@ class Measuring {
     return {};
   }
 
-  // With 0 bytes it goes.
+  // 0 bytes remove the line.
   void show_progress(const Tested& tested, size_t bytes) const {
     if (team_.rank() != 0 || !isatty(STDERR_FILENO)) return;
     if (bytes == 0)

@@ -18,13 +18,13 @@ using perf::Status, perf::now_seconds, perf::text;
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kBytes = 2 << 20;  // 17 ms at 1 Gb/s
-constexpr int kPasses = 5;          // of which the first makes the links, and does not count
+constexpr int kPasses = 5;          // the first one makes the links, and is not counted
 
 double to_gbit(double bytes_per_second) {
   return bytes_per_second * 8 / 1e9;
 }
 
-// One rank's part. Hosts are numbered by their first ranks.
+// One rank's part. Hosts are numbered in the order of their first ranks.
 class Survey {
  public:
   explicit Survey(perf::Team& team) : team_(team) {}
@@ -43,7 +43,7 @@ class Survey {
   }
 
  private:
-  using Pair = std::pair<int, int>;  // who sends, who receives
+  using Pair = std::pair<int, int>;  // sender, receiver
 
   int n_hosts() const { return static_cast<int>(leaders_.size()); }
 
@@ -66,8 +66,8 @@ class Survey {
                              ": start it with a launcher on several hosts, whose names differ");
   }
 
-  // From one host to another one and back a word, with others at the same time: the bytes of all over the time of the
-  // slowest. All ranks take part, so that all know.
+  // Sends data from one host to another and a word back, for all pairs concurrently: all bytes over the time of the
+  // slowest. All ranks take part, so that all of them have the result.
   Status ask(const std::vector<Pair>& pairs, size_t bytes, double* bytes_per_second) {
     show_progress(names_[static_cast<size_t>(pairs[0].first)]);
     std::vector<double> seconds(1);
@@ -100,7 +100,7 @@ class Survey {
     return {};
   }
 
-  // What a rack has for all of its hosts together, and how long a word takes.
+  // The bandwidth that a rack's hosts share, and the latency of a word.
   Status measure_between() {
     const auto& racks = racks_.racks;
     double fast = 0;
@@ -118,7 +118,7 @@ class Survey {
   }
 
   Status latency(int from, int to, double* us) {
-    constexpr int kTimes = 5;  // of kPasses each
+    constexpr int kTimes = 5;  // with kPasses each
     for (int i = 0; i < kTimes; i++) {
       double fast = 0;
       if (Status s = ask({{from, to}}, 1, &fast); !s) return s;
@@ -179,7 +179,7 @@ class Survey {
 
   perf::Team& team_;
   perf::Buffer buffer_;
-  std::vector<int> leaders_;  // of hosts: their first ranks
+  std::vector<int> leaders_;  // the first ranks of hosts
   std::vector<std::string> names_;
   int ranks_per_host_ = 1;
   Racks racks_;

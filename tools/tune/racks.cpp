@@ -24,7 +24,7 @@ class Search {
     }
     while (!left_.empty())
       if (Status s = take_rack(); !s) return s;
-    std::sort(found_.racks.begin(), found_.racks.end());  // whichever host was the fastest
+    std::sort(found_.racks.begin(), found_.racks.end());  // independent of which host was fastest
     for (const int host : slow_) {
       const auto by_size = [](const auto& a, const auto& b) { return a.size() < b.size(); };
       std::min_element(found_.racks.begin(), found_.racks.end(), by_size)->push_back(host);
@@ -41,7 +41,7 @@ class Search {
   double& best(int host) { return found_.bytes_per_second[static_cast<size_t>(host)]; }
   double& outside(int host) { return outside_[static_cast<size_t>(host)]; }
 
-  // The rack of the fastest of those that are left.
+  // Finds the rack of the fastest remaining host.
   Status take_rack() {
     const auto pivot = std::max_element(left_.begin(), left_.end(), [this](int a, int b) { return best(a) < best(b); });
     const int first = *pivot;
@@ -68,7 +68,7 @@ class Search {
   const Speed& speed_;
   Racks& found_;
   std::vector<int> left_, slow_;
-  std::vector<double> outside_;  // by host: the fastest way to a rack that it does not stand in
+  std::vector<double> outside_;  // by host: the fastest path to a rack that it is not in
 };
 
 }  // namespace

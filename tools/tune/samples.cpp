@@ -18,7 +18,7 @@ bool find_name(const std::string& wanted, const Range& all, Name name, Enum* fou
   return false;
 }
 
-// There is at least one of everything.
+// Whether the facts are plausible: at least one of everything.
 bool is_possible(const Facts& f) {
   constexpr int kMostRanks = 1 << 20;
   return f.n_ranks <= kMostRanks && std::min({f.n_ranks, f.hosts, f.largest_host, f.machine.ranks,
@@ -85,7 +85,7 @@ std::vector<Sample> medians(const std::vector<Sample>& samples) {
 }
 
 perf::Status from_json(const std::string& text, const std::string& file, std::vector<Sample>* samples) {
-  try {  // the JSON library reports by exceptions
+  try {  // the JSON library reports errors by exceptions
     for (const auto& one : nlohmann::json::parse(text)) {
       Sample sample;
       if (!read(one, &sample))

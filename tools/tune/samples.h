@@ -1,4 +1,4 @@
-// What was measured: how long operations take by each algorithm, with what is known about the group. Values.
+// Measurements: how long operations take with each algorithm, and what is known about the group. Values.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ struct Sample {
 };
 
 std::string to_json(const std::vector<Sample>& samples);
-double median(std::vector<double> values);  // of one at least
+double median(std::vector<double> values);  // of at least one value
 double rounded(double value);               // to three digits, for files that people read
-// One for each operation: several measurements of the same, as of several jobs, give their median.
+// One sample per operation: the median of its measurements, as from several jobs.
 std::vector<Sample> medians(const std::vector<Sample>& samples);
 
 perf::Status from_json(const std::string& text, const std::string& file, std::vector<Sample>* samples);

@@ -13,7 +13,7 @@ root=$vm/fetched/usr
 emulator=$root/bin/qemu-system-x86_64
 data=$root/share
 [ -x "$emulator" ] || { emulator=$(command -v qemu-system-x86_64) && data=/usr/share; } || { echo "there is no qemu-system-x86_64"; exit 125; }
-# In the foreground: it ends with the process group that this was begun in.
+# In the foreground, so that it ends with the process group of its caller.
 # shellcheck disable=SC2086  # several options on purpose
 LD_LIBRARY_PATH=$root/lib/x86_64-linux-gnu timeout --foreground -k 5 "${GUEST_SECONDS:-900}" "$emulator" \
   -L "$data/qemu" -L "$data/seabios" -nodefaults -no-user-config -no-reboot -display none -serial stdio \

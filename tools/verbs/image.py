@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def elf_kernel(image):
-    """The kernel proper out of a bzImage: the emulator enters it directly, which spares the guest the unpacking."""
+    """The kernel itself from a bzImage: the emulator enters it directly, which saves the guest the decompression."""
     setup_sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)
     begin = (setup_sectors + 1) * 512 + offset
@@ -34,12 +34,12 @@ def contents(path):
 
 
 def modules_in_order(tree, wanted):
-    """Name and contents of the wanted modules and of all that they need, those first."""
+    """Name and content of the wanted modules and of all that they depend on, dependencies first."""
     files = {name_of(path): path for path in tree.rglob("*.ko*")}
     order = {}
 
     def add(name):
-        if name in order or name not in files:  # or it is built in
+        if name in order or name not in files:  # the latter: it is built in
             return
         data = contents(files[name])
         for needed in re.search(rb"\0depends=([^\0]*)\0", data)[1].decode().split(","):

@@ -10,7 +10,7 @@ own_apt() {
     -o APT::Sandbox::User= -o APT::Install-Recommends=no "$@"
 }
 
-# The newest stock kernel: those for clouds have neither Soft-RoCE nor 9p.
+# The newest stock kernel: cloud kernels have neither Soft-RoCE nor 9p.
 kernel_package() {
   apt-cache -o Dir::State="$vm/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$vm/apt" \
     depends linux-image-amd64 | awk '/Depends: linux-image-/ { print $2; exit }'
@@ -24,7 +24,7 @@ fetch_packages() {
   own_apt update || echo "continuing with the existing lists"
   kernel=$(kernel_package)
   [ -n "$kernel" ] || { echo "apt-get knows no linux-image-amd64"; return 1; }
-  # What it would install is what is missing.
+  # The packages that it would install are the missing ones.
   read -ra missing <<<"$(own_apt -s install "${wanted[@]}" | awk '/^Inst/ { printf "%s ", $2 }')"
   echo "fetching $kernel ${missing[*]}"
   (cd "$vm/debs" && own_apt download "$kernel" "${missing[@]}") || return 1

@@ -19,11 +19,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Where each package's description is.
+# The folder of each package's description.
 PACKAGES = {"tutti_torch": "lib/torch", "tutti_array": "lib/numpy"}
 NEEDS = "This compiles Tutti; tools/quickstart installs what that needs on Debian and Ubuntu (a C++20 compiler, hwloc, libsodium)"
-# In place of a program, where pip puts programs: it need not know where that is, and does not wait for torch. The program
-# learns the name that it is called by.
+# Replaces a program where pip puts programs: it need not know that folder, and does not load torch. The program is told
+# the name that it is called by.
 LAUNCHER = """#!python
 import importlib.util, os, sys
 os.execv(os.path.join(os.path.dirname(importlib.util.find_spec("tutti_torch").origin), "bin", "{}"), sys.argv)
@@ -50,7 +50,7 @@ def built(settings: dict) -> Path:
 
 
 def without_symlinks(lib: Path) -> None:
-    """Wheels have none: a library gets the name that programs load it by, and a linker's script takes the linker's name."""
+    """Wheels cannot contain links: a library gets the name that programs load it by, and a linker script the linker's name."""
     links = {path: run("patchelf", "--print-soname", path).strip() for path in lib.rglob("*.so*") if path.is_symlink()}
     for path, soname in links.items():
         target = path.resolve()
@@ -64,10 +64,10 @@ def without_symlinks(lib: Path) -> None:
 
 
 def arrange(prefix: Path, package: Path, scripts: Path) -> None:
-    """Moves what is installed at `prefix` into the package's folder, where it may lie anywhere."""
+    """Moves what is installed at `prefix` into the package's folder, which may be anywhere."""
     for part in ("bin", "lib", "include", "share"):
         shutil.move(prefix / part, package / part)
-    (package / "bin/tutti-transport-test").unlink(missing_ok=True)  # for those who write a transport
+    (package / "bin/tutti-transport-test").unlink(missing_ok=True)  # for authors of transports
     lib = package / "lib"
     without_symlinks(lib)
     libtutti = next(lib.rglob("libtutti.so.0"))
@@ -75,7 +75,7 @@ def arrange(prefix: Path, package: Path, scripts: Path) -> None:
     for program in list((package / "bin").iterdir()):
         (scripts / program.name).write_text(LAUNCHER.format(program.resolve().name), encoding="utf-8")
         (scripts / program.name).chmod(0o755)
-        if program.is_symlink():  # another name for a program
+        if program.is_symlink():  # a program's other name
             program.unlink()
         else:
             run("patchelf", "--set-rpath", "$ORIGIN/../" + str(libtutti.parent.relative_to(package)), program)
@@ -89,7 +89,7 @@ def arrange(prefix: Path, package: Path, scripts: Path) -> None:
 
 
 def keep_library(package: Path, scripts: Path) -> None:
-    """Who has no torch gets what Python needs. Programs and headers are in the other wheel, in the same places."""
+    """Users without torch get what Python needs. Programs and headers are in the other wheel, in the same places."""
     shutil.rmtree(scripts.parent)
     for part in ("bin", "include", "share"):
         shutil.rmtree(package / part)
@@ -108,7 +108,7 @@ def package_of(settings: dict | None) -> str:
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: dict | None = None) -> str:
-    """Without it pip builds everything once only to know the name."""
+    """Without this pip would build everything once just to know the name."""
     version = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text(encoding="utf-8")).group(1)
     package = package_of(config_settings)
     folder = Path(metadata_directory, f"{package}-{version}.dist-info")
