@@ -1,5 +1,5 @@
-"""No kernel for the GPU puts registers aside (spills them) but for a few in sums of 8-bit integers, which gain more from more
-blocks at once (kernels/cuda/jobs.h): the arguments are logs of kernels/cuda/compile.py."""
+"""No GPU kernel spills registers, except a few for sums of 8-bit integers, which gain more from more blocks at once
+(kernels/cuda/jobs.h): the arguments are logs of kernels/cuda/compile.py."""
 import re
 import sys
 

@@ -1,5 +1,5 @@
-"""Each source compiles by itself: a build that joins several into one (Meson's unity) hides what one of them does not
-include. each_source.py BUILD checks all that BUILD compiles; with --self-test, that it finds a source that does not."""
+"""Each source compiles separately: a build that joins several into one (Meson's unity) hides missing includes.
+each_source.py BUILD checks everything that BUILD compiles; with --self-test, that it finds a source that does not compile."""
 import concurrent.futures
 import json
 import os

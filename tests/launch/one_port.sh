@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# TUTTI_PORT between two network namespaces that stand for hosts, with two processes each of one or two ranks: a firewall lets TCP
-# through for that port only, and no process listens at another one.
+# TUTTI_PORT between two network namespaces that stand for hosts, with two processes on each, of one or two ranks: a
+# firewall lets TCP through for that port only, and no process listens at another one.
 #   one_port.sh TOOLS_DIR
 # Exits 77 (skipped) with the reason where root, ip, ss, rules by port or namespaces are missing.
 set -u

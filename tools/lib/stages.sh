@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What tools/check does with its stages: it keeps their times, for a table at the end, and runs some beside others.
-# To be sourced after tools/lib/setup.sh, with $stage_times set to a file for the times, and $beside_at to a folder for what
-# is printed beside.
+# How tools/check runs its stages: it keeps their times, for a table at the end, and runs some in parallel with others.
+# To be sourced after tools/lib/setup.sh, with $stage_times set to a file for the times, and $beside_at to a folder for the
+# output of stages in parallel.
 : "${stage_times:?a file for the times of stages}" "${beside_at:?a folder for what is printed beside}"
 
 # ---- times -------------------------------------------------------------------------------------------------------
