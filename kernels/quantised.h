@@ -61,7 +61,7 @@ __host__ __device__ float scale_of(uint32_t largest) {
 
 // What a result loses of a value that counts `times` times and has arrived as `arrived`. A loss that is not finite is
 // not compensated.
-__host__ __device__ inline float lost_of(float value, float arrived, float times) {
+__host__ __device__ inline float residual_of(float value, float arrived, float times) {
   const float lost = (value - arrived) * times;
   return lost - lost == 0 ? lost : 0;
 }

@@ -205,7 +205,7 @@ struct Quantise {
           const uint64_t at = block.float_at(first + i);
           const float value = value_at(at);
           const uint8_t code = scale > 0 ? Wire::encode(value / scale) : uint8_t{0};
-          if (errors != nullptr) store_word<kAligned>(errors + at, lost_of(value, Wire::decode(code) * scale, 1));
+          if (errors != nullptr) store_word<kAligned>(errors + at, residual_of(value, Wire::decode(code) * scale, 1));
           word |= uint32_t{code} << (8 * i);
         }
         char* const codes = to + block.code_at(first);

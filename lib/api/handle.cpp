@@ -17,26 +17,26 @@ std::string& last_error() {
 }
 
 // Dead handles are reused only after this many others, so that a stale one is recognised for a long time.
-constexpr size_t kHandlesInRest = 1024;
+constexpr size_t kRetiredHandles = 1024;
 std::mutex g_handles_mutex;
 tuttiComm* g_newest_handle = nullptr;
-std::deque<tuttiComm*>& resting_handles() {
+std::deque<tuttiComm*>& retired_handles() {
   static auto* handles = new std::deque<tuttiComm*>;
   return *handles;
 }
 
 // A forked child has neither the threads nor the sockets behind its parent's handles.
-void give_up_handles() {
+void disown_handles() {
   for (tuttiComm* handle = g_newest_handle; handle != nullptr; handle = handle->older)
     handle->magic = tuttiComm::kOfParent;
-  resting_handles().clear();
+  retired_handles().clear();
 }
 
 void enter_handle(tuttiComm* handle) {
   const std::lock_guard lock(g_handles_mutex);
   if (g_newest_handle == nullptr) {
     hold_while_forking(g_handles_mutex);
-    do_in_children(give_up_handles);
+    do_in_children(disown_handles);
   }
   handle->older = g_newest_handle;
   g_newest_handle = handle;
@@ -78,11 +78,11 @@ tuttiComm_t make_handle(std::shared_ptr<Member> member) {
   tuttiComm* handle = nullptr;
   {
     const std::lock_guard lock(g_handles_mutex);
-    auto& resting = resting_handles();
+    auto& retired = retired_handles();
     // Background work may still hold a ticket.
-    if (resting.size() > kHandlesInRest && resting.front()->ticket_lock.is_idle()) {
-      handle = resting.front();
-      resting.pop_front();
+    if (retired.size() > kRetiredHandles && retired.front()->ticket_lock.is_idle()) {
+      handle = retired.front();
+      retired.pop_front();
     }
   }
   if (handle == nullptr) enter_handle(handle = new tuttiComm);
@@ -101,7 +101,7 @@ std::shared_ptr<Member> detach(tuttiComm_t handle) {
 void wait_until_unused(tuttiComm_t handle) {
   handle->ticket_lock.wait_until_left();
   const std::lock_guard lock(g_handles_mutex);
-  resting_handles().push_back(handle);
+  retired_handles().push_back(handle);
 }
 
 tuttiResult_t finish(const Error& error) {

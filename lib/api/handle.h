@@ -32,7 +32,7 @@ struct tuttiComm {
 namespace tutti::api {
 
 // Called by the last user: wakes a thread that waits to destroy the handle.
-inline void left_last(tuttiComm_t handle) {
+inline void wake_destroyer(tuttiComm_t handle) {
   if (handle->member.load() == nullptr) handle->ticket_lock.wake_who_waits_until_left();
 }
 
@@ -50,7 +50,7 @@ class Use {
  private:
   struct Leave {
     void operator()(tuttiComm_t handle) const {
-      if (handle->ticket_lock.leave()) left_last(handle);
+      if (handle->ticket_lock.leave()) wake_destroyer(handle);
     }
   };
   std::unique_ptr<tuttiComm, Leave> handle_;
@@ -71,7 +71,7 @@ class Alone {
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
   ~Alone() {
-    if (handle_ != nullptr && handle_->ticket_lock.leave_alone(entry_)) left_last(handle_);
+    if (handle_ != nullptr && handle_->ticket_lock.leave_alone(entry_)) wake_destroyer(handle_);
   }
   explicit operator bool() const { return comm_ != nullptr; }
   Communicator* operator->() const { return comm_; }

@@ -71,7 +71,8 @@ Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine
   if (!made) return made.error();
   if (!joins) return std::unique_ptr<Communicator>();
   // The limit is for the meeting; waiting for this rank's turn or for late ranks does not count.
-  return meet(from, members, members[0], ids.value()[static_cast<size_t>(members[0])], deadline.but_from(called_ns));
+  return meet(from, members, members[0], ids.value()[static_cast<size_t>(members[0])],
+              deadline.extended_since(called_ns));
 }
 
 Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
@@ -132,7 +133,7 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
                               list_of(mine).c_str())));
   TUTTI_TRY(std::move(made));
   if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash)
-    return meet(from, members, leader, theirs.id, deadline.but_from(called_ns));  // as in split()
+    return meet(from, members, leader, theirs.id, deadline.extended_since(called_ns));  // as in split()
   const Error error{Code::kInvalidUsage,
                     format("tuttiCommCreateGroup: rank %d has ranks=%s, rank %d has ranks=%s: all of these ranks must "
                            "call it, with the same list",
@@ -210,11 +211,12 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
     const int64_t called_ns = now_ns();
     const auto agreed = agree_on_id(from->comm, from->tickets[0], id);
     // The limit is for the meeting; waiting for the turn or for ranks that agree late does not count.
-    const Deadline limit = deadline.but_from(called_ns);
+    const Deadline limit = deadline.extended_since(called_ns);
     const CommOptions& options = from->config.options;
     if (!agreed && is_given(id))
-      return from->make(
-          limit, [&](const Deadline& until) { return call_off(id, me, n_ranks, options, until, agreed.error()); });
+      return from->make(limit, [&](const Deadline& until) {
+        return report_cannot_join(id, me, n_ranks, options, until, agreed.error());
+      });
     if (!agreed) return agreed.error();
     return from->make(
         limit, [&](const Deadline& until) { return Communicator::create(agreed.value(), me, n_ranks, options, until); },

@@ -69,7 +69,7 @@ void open_wide(const uint8_t*, const uint8_t*, size_t, const AesGcm::Clear&, con
 
 }  // namespace
 
-bool AesGcm::is_here() {
+bool AesGcm::is_supported() {
   return sodium_init() >= 0 && crypto_aead_aes256gcm_is_available() != 0;
 }
 

@@ -18,8 +18,8 @@ class AesGcm {
     size_t bytes;
   };
 
-  static bool is_here();  // whether the CPU supports it
-  ~AesGcm();              // erases the key
+  static bool is_supported();  // by the CPU
+  ~AesGcm();                   // erases the key
   void take_key(const uint8_t* key);
   // `text` and `sealed` may be the same memory.
   void seal(const uint8_t* text, size_t bytes, const Clear& clear, const uint8_t* nonce, uint8_t* sealed) const;

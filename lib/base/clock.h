@@ -38,7 +38,9 @@ class Deadline {
     return later;
   }
   // Later by the time that has passed since `then_ns`.
-  Deadline but_from(int64_t then_ns) const { return plus_seconds(static_cast<double>(now_ns() - then_ns) * 1e-9); }
+  Deadline extended_since(int64_t then_ns) const {
+    return plus_seconds(static_cast<double>(now_ns() - then_ns) * 1e-9);
+  }
   bool passed() const { return cancelled() || (at_ns_ != INT64_MAX && now_ns() >= at_ns_); }
   // For poll(2): whole milliseconds left, rounded up, at most `cap_ms`, never negative. Cancelling does not wake a
   // sleeper: sleep in short intervals.

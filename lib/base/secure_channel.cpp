@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kHeadBytes = sizeof(uint32_t), kProofBytes = 16, kAroundBytes = kHeadBytes + kProofBytes;
 static_assert(kProofBytes == AesGcm::kProofBytes && kProofBytes == crypto_aead_chacha20poly1305_ietf_ABYTES);
-constexpr size_t kTogetherBytes = 1024;  // copying this much costs less than another record
+constexpr size_t kJoinBytes = 1024;  // copying this much costs less than another record
 // The receive buffer's first size: one read into it brings many small records.
 constexpr size_t kStageBytes = 8192;
 // Large records for each system call. All-reduces of 16 MiB by 2 ranks on loopback take 5.1 ms; with one for each, 6.8.
@@ -34,7 +34,7 @@ Moved move_rest(size_t bytes, size_t* done, Some some) {
 }  // namespace
 
 uint8_t ciphers_here() {
-  return static_cast<uint8_t>(Cipher::kChaCha20) | (AesGcm::is_here() ? static_cast<uint8_t>(Cipher::kAes256) : 0);
+  return static_cast<uint8_t>(Cipher::kChaCha20) | (AesGcm::is_supported() ? static_cast<uint8_t>(Cipher::kAes256) : 0);
 }
 
 RecordKey::RecordKey(Cipher cipher, const Secret& key, uint64_t renew_bytes)
@@ -107,13 +107,13 @@ void RecordSender::seal(std::initializer_list<iovec> parts) {
   begin_ = end_ = text_bytes_ = 0;
   size_t bytes = 0;
   for (const iovec& part : parts) bytes += part.iov_len;
-  if (bytes > kTogetherBytes) {
+  if (bytes > kJoinBytes) {
     for (const iovec& part : parts)
       for (size_t at = 0; at < part.iov_len && text_bytes_ < kTextBytesAtOnce; at += kMostTextBytes)
         seal_record(static_cast<const uint8_t*>(part.iov_base) + at, std::min(part.iov_len - at, kMostTextBytes));
     return;
   }
-  std::array<uint8_t, kTogetherBytes> text;
+  std::array<uint8_t, kJoinBytes> text;
   size_t at = 0;
   for (const iovec& part : parts) {
     if (part.iov_len > 0) memcpy(text.data() + at, part.iov_base, part.iov_len);

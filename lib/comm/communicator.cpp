@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-Error call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Deadline& deadline,
-               const Error& why) {
+Error report_cannot_join(const UniqueId& id, int rank, int n_ranks, const CommOptions& options,
+                         const Deadline& deadline, const Error& why) {
   constexpr double kLimitSeconds = 5;
   auto bootstrap = Bootstrap::join(id, rank, n_ranks, deadline.within_seconds(kLimitSeconds), options.encrypt);
   if (bootstrap) (void)bootstrap.value().conclude(why);

@@ -109,8 +109,8 @@ class Communicator final {
 
 // Called instead of create() if this rank cannot join: tells the ranks that wait there why. Takes a few seconds at
 // most. Returns `why`.
-Error call_off(const UniqueId& id, int rank, int n_ranks, const CommOptions& options, const Deadline& deadline,
-               const Error& why);
+Error report_cannot_join(const UniqueId& id, int rank, int n_ranks, const CommOptions& options,
+                         const Deadline& deadline, const Error& why);
 
 // The services of a communicator to its GPU side.
 std::unique_ptr<cuda::Host> gpu_host_of(Communicator& comm);

@@ -29,7 +29,7 @@ struct Own {
   }
   // `arrived`: the values as they are after quantising; each counts `times` times.
   void keep_lost(size_t elems, const float* values, float* arrived, float times) const {
-    for (size_t i = 0; i < elems; i++) arrived[i] = lost_of(values[i], arrived[i], times);
+    for (size_t i = 0; i < elems; i++) arrived[i] = residual_of(values[i], arrived[i], times);
     memcpy(errors, arrived, elems * sizeof(float));
   }
 };

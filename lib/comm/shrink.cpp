@@ -49,7 +49,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
     }
   }
   const TicketLock::Turn turn(shrinks_, place);
-  const Deadline deadline = limit.but_from(called_ns);  // waiting for its turn does not count
+  const Deadline deadline = limit.extended_since(called_ns);  // waiting for its turn does not count
   for (;;) {
     TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
     rendezvous.set_round_trip_ns((*me_.roster)[me_.rank].network.round_trip_ns);
@@ -58,7 +58,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
       return too_few(monitor_.watch(), excluded, rendezvous.members(), n_ranks());
     if (options.majority) TUTTI_TRY(check_majority(rendezvous.members(), excluded, n_ranks()));
     auto made = create(rendezvous, options, deadline);
-    if (made || !rendezvous.begins_anew() || deadline.passed()) return made;
+    if (made || !rendezvous.must_restart() || deadline.passed()) return made;
   }
 }
 

@@ -33,7 +33,7 @@ class TicketLock {
    public:
     Turn(TicketLock& ticket_lock, uint64_t ticket) : ticket_lock_(ticket_lock) {
       if (ticket_lock_.turn_.load() != ticket) ticket_lock_.wait_for(ticket);
-      if (ticket_lock_.is_anothers()) ticket_lock_.take_from_owner();
+      if (ticket_lock_.other_thread_owns()) ticket_lock_.take_from_owner();
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -90,7 +90,7 @@ class TicketLock {
   }
   Entry enter_with_ticket();
   bool leave_with_ticket();
-  bool is_anothers() const {
+  bool other_thread_owns() const {
     const uintptr_t owner = owner_.load(std::memory_order_acquire);
     return owner != kNobody && owner != kEverybody && owner != this_thread();
   }

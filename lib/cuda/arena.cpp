@@ -135,7 +135,7 @@ Result<void> Arenas::meet(int stage, const std::vector<int>& ranks, StreamRef st
   return port_.words(words.data(), static_cast<int>(words.size()), stream);
 }
 
-void Arenas::let_go() {
+void Arenas::release_waits() {
   __atomic_store_n(abort_word(), 1, __ATOMIC_RELEASE);
   std::vector<WordOperation> words;
   for (int stage = 0; stage < kStages; stage++)

@@ -47,7 +47,7 @@ class Arenas {
   // Passes this rank's own memory to the caller, to free; null if it must be leaked.
   void* give_up();
   // Sets all words that this rank waits for. Waits for the device.
-  void let_go();
+  void release_waits();
 
  private:
   static constexpr size_t kDataOffset = kStages * kMaxPlaces * kWordStride;

@@ -76,7 +76,7 @@ Result<bool> Resident::meet(const Operation& operation, const Turn& turn) {
   if (!have_all_come_) {
     TUTTI_TRY_ASSIGN(have_all_come_, attendee_.come(operation, true));
   }
-  if (!have_all_come_ || !household_->may_go_on(place_, attendee_.round())) return false;
+  if (!have_all_come_ || !household_->is_enqueued_for(place_, attendee_.round())) return false;
   is_coming_ = have_all_come_ = false;
   return true;
 }

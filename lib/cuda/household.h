@@ -38,7 +38,7 @@ class Household {
   // Always the same rank, so that CUDA's state of the streams stays in one CPU's cache.
   static constexpr size_t kLeader = 0;
 
-  bool may_go_on(size_t place, uint64_t round) const {
+  bool is_enqueued_for(size_t place, uint64_t round) const {
     return place == kLeader || enqueued_.load(std::memory_order_acquire) >= round;
   }
   Result<void> announce(size_t place, const Turn& turn);

@@ -288,7 +288,7 @@ class Phases final : public Way {
     return resident_ ? resident_->enqueue(enqueue) : enqueue(Arrivals{Arrival{operation}}, turn.stream);
   }
   EventRef end() const override { return resident_ ? resident_->end() : nullptr; }
-  void release() override { arenas_->let_go(); }
+  void release() override { arenas_->release_waits(); }
 
  private:
   Result<bool> meet_others(const Operation& operation) {

@@ -48,7 +48,7 @@ Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
   is_over_ = true;
   TUTTI_TRY_ASSIGN(Decision decision, old_->agreement().reach(without_, front + vote, deadline_));
   if (decision.members != members_ || !all_begin_with(decision.votes, front)) {
-    begins_anew_ = true;
+    must_restart_ = true;
     return Error{Code::kRemoteError, "a rank was lost while the group was being formed"};
   }
   for (std::string& theirs : decision.votes) theirs.erase(0, front.size());
@@ -60,7 +60,7 @@ Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
     failure = {error.code, old_->rank_name(members_[r]) + " could not join: " + error.message, members_[r]};
   }
   if (failure) {
-    begins_anew_ = failure->code == Code::kRemoteError;
+    must_restart_ = failure->code == Code::kRemoteError;
     return !mine && mine.error().code != Code::kRemoteError ? mine.error() : *failure;
   }
   is_over_ = false;
@@ -89,7 +89,7 @@ Result<void> ShrinkRendezvous::conclude(Result<void> here) {
   }
   TUTTI_TRY(next_votes(std::string()));
   [[maybe_unused]] const auto farewell = next_votes(std::string());
-  begins_anew_ = false;
+  must_restart_ = false;
   return {};
 }
 

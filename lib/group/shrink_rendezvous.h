@@ -1,6 +1,6 @@
 // How the ranks of a possibly broken group form a new one: a meeting over the old group's control connections, of the
 // ranks that are left and call it. Whatever happens meanwhile, all of them get the same result: a group, an error, or
-// begins_anew() because fewer are left.
+// must_restart() because fewer are left.
 //
 //   agree: who is here?          -> members, and a nonce, from which the new group's key is derived
 //   agree: introductions         -> all_gather(); the ranks connect
@@ -28,7 +28,7 @@ class ShrinkRendezvous final : public Rendezvous {
 
   const std::vector<int>& members() const { return members_; }  // by their ranks in the old group
   // After an error: true if some ranks are lost and all others go back to gather().
-  bool begins_anew() const { return begins_anew_; }
+  bool must_restart() const { return must_restart_; }
 
  private:
   ShrinkRendezvous(PeerWatch& old, const Council::Without& without, const Deadline& deadline)
@@ -41,7 +41,7 @@ class ShrinkRendezvous final : public Rendezvous {
   Nonce nonce_{};
   std::vector<int> members_;
   uint32_t phase_ = 0;
-  bool is_over_ = false, begins_anew_ = false;
+  bool is_over_ = false, must_restart_ = false;
 };
 
 }  // namespace tutti

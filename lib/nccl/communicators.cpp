@@ -28,8 +28,7 @@ ncclResult_t convert(const ncclConfig_t* config, int device, ncclComm_t* made, t
   if (config == nullptr) return kSuccess;
   constexpr size_t kLeastBytes = offsetof(ncclConfig_t, blocking) + sizeof config->blocking;
   if (config->magic != NCCL_ABI_MAGIC || config->size < kLeastBytes)
-    return spoils_group(
-        refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_CONFIG_INITIALIZER"));
+    return fail_group(refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_CONFIG_INITIALIZER"));
   to->blocking = config->blocking;
   return kSuccess;
 }

@@ -25,7 +25,7 @@ ncclResult_t check(const ncclCollConfig_t* config) {
 template <class Call, class... Arguments>
 ncclResult_t configured(const ncclCollConfig_t* config, Call call, Arguments... arguments) {
   const ncclResult_t checked = check(config);
-  return checked != tuttiSuccess ? spoils_group(checked) : call(arguments...);
+  return checked != tuttiSuccess ? fail_group(checked) : call(arguments...);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ ncclResult_t refused(tuttiResult_t code, const char* format, ...) {
   return code;
 }
 
-ncclResult_t spoils_group(ncclResult_t refusal) {
+ncclResult_t fail_group(ncclResult_t refusal) {
   if (t_group.depth == 0 || t_group.refusal != tuttiSuccess) return refusal;
   t_group.refusal = refusal;
   memcpy(t_group.sentence, t_sentence, sizeof t_sentence);

@@ -13,7 +13,7 @@ ncclResult_t passed(tuttiResult_t result);
 // Reports an error that is found before Tutti is called.
 ncclResult_t refused(tuttiResult_t code, const char* format, ...) __attribute__((format(printf, 2, 3)));
 // For the result of refused() of a call that may be in a group: the group will not run, and its end says why.
-ncclResult_t spoils_group(ncclResult_t refusal);
+ncclResult_t fail_group(ncclResult_t refusal);
 void group_starts();
 ncclResult_t group_ends(tuttiResult_t result);
 // A function that Tutti does not support; `instead` is the remedy.

@@ -1,7 +1,7 @@
 // What Tutti does not support, so that a program that calls it gets an error instead of failing to start.
 #include "nccl/shim.h"
 
-using tutti::nccl::spoils_group, tutti::nccl::unsupported;
+using tutti::nccl::fail_group, tutti::nccl::unsupported;
 
 namespace {
 
@@ -18,9 +18,9 @@ constexpr const char* kSuspend = "destroy the communicator and create it again t
     return unsupported(#name, instead);                   \
   }
 // An operation, which may be in a group.
-#define TUTTI_NCCL_ONE_SIDED(name, parameters)          \
-  ncclResult_t name parameters {                        \
-    return spoils_group(unsupported(#name, kOneSided)); \
+#define TUTTI_NCCL_ONE_SIDED(name, parameters)        \
+  ncclResult_t name parameters {                      \
+    return fail_group(unsupported(#name, kOneSided)); \
   }
 
 extern "C" {

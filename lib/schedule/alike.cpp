@@ -4,7 +4,7 @@
 
 namespace tutti {
 
-bool Symmetry::are_whole(uint32_t n_chunks) const {
+bool Symmetry::divides_evenly(uint32_t n_chunks) const {
   const Walk& walk = alike_.walk;
   if (alike_.period <= 0 || n_ranks_ % alike_.period != 0 || walk.modulus == 0) return false;
   return n_chunks % walk.modulus == 0 && uint64_t{count()} * walk.stride % walk.modulus == 0;
@@ -45,7 +45,7 @@ bool is_moved(const Schedule& first, const Schedule& moved, const Symmetry& move
 bool can_be_first(const Schedule& schedule, const Symmetry& moves) {
   for (const Lane& lane : schedule.lanes) {
     for (const Steps::Run& run : lane.steps.runs())
-      if (run.times > 1 && !moves.suit(run.walk)) return false;
+      if (run.times > 1 && !moves.commutes_with(run.walk)) return false;
     for (const Step& pattern : lane.steps.patterns())
       if (!is_plain(pattern, schedule.n_ranks, schedule.n_chunks)) return false;
   }
@@ -56,7 +56,7 @@ bool can_be_first(const Schedule& schedule, const Symmetry& moves) {
 
 bool are_alike(std::span<const Schedule> schedules) {
   const Symmetry moves(schedules[0].alike, static_cast<int>(schedules.size()));
-  if (!moves.are_whole(schedules[0].n_chunks)) return false;
+  if (!moves.divides_evenly(schedules[0].n_chunks)) return false;
   for (int rank = 0; rank < static_cast<int>(schedules.size()); rank++) {
     const Schedule& moved = schedules[static_cast<size_t>(rank)];
     const Schedule& first = schedules[static_cast<size_t>(moves.first(rank))];

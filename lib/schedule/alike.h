@@ -27,7 +27,7 @@ class Symmetry {
   Symmetry(const Alike& alike, int n_ranks) : alike_(alike), n_ranks_(n_ranks) {}
 
   // Whether ranks and chunks divide evenly, so that count() moves lead back to the start.
-  bool are_whole(uint32_t n_chunks) const;
+  bool divides_evenly(uint32_t n_chunks) const;
   int period() const { return alike_.period; }
   uint32_t count() const { return static_cast<uint32_t>(n_ranks_ / alike_.period); }
   // Rank r is first(r), moved times(r) times.
@@ -42,7 +42,7 @@ class Symmetry {
   uint32_t move_chunk_back(uint32_t chunk, uint32_t times) const { return move_chunk(chunk, count() - times); }
   Step move(Step step, uint32_t times) const;
   // Whether the walk and the moves commute.
-  bool suit(const Walk& walk) const { return walk.modulus == alike_.walk.modulus; }
+  bool commutes_with(const Walk& walk) const { return walk.modulus == alike_.walk.modulus; }
   // True for one of the chunks that move into each other.
   bool is_first_chunk(uint32_t chunk) const {
     return chunk % alike_.walk.modulus < std::gcd(alike_.walk.stride, alike_.walk.modulus);

@@ -22,7 +22,7 @@ std::optional<Symmetry> symmetry_of(const Network& network, const std::function<
   if (alike.period == 0) return {};
   const int period = std::lcm(alike.period, network.period());
   alike.walk.stride *= static_cast<uint32_t>(period / std::exchange(alike.period, period));
-  if (period >= n || !Symmetry(alike, n).are_whole(first.n_chunks)) return {};
+  if (period >= n || !Symmetry(alike, n).divides_evenly(first.n_chunks)) return {};
   std::vector<Schedule> all;
   for (int rank = 0; rank < n; rank++) all.push_back(schedule(rank));
   if (!are_alike(all)) return {};

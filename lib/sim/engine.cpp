@@ -53,7 +53,7 @@ class Engine {
     }
     TUTTI_TRY(end_ranks());
     if (job_.row > 1) outcome_.ns = (outcome_.ns - first_ends_ns_) / (job_.row - 1);
-    stand_for_all();
+    extend_to_all_ranks();
     return std::move(outcome_);
   }
 
@@ -231,7 +231,7 @@ class Engine {
   }
 
   // What the first ranks did, the others like them did too.
-  void stand_for_all() {
+  void extend_to_all_ranks() {
     const auto times = static_cast<uint64_t>(network_.n_ranks() / n_first_), row = static_cast<uint64_t>(job_.row);
     outcome_.messages = traffic_.messages() * times / row;
     outcome_.bytes = traffic_.bytes() * times / row;

@@ -228,7 +228,7 @@ tuttiComm_t comm_of(PyObject* group) {
   return comm && PyLong_Check(comm.get()) != 0 ? static_cast<tuttiComm_t>(PyLong_AsVoidPtr(comm.get())) : nullptr;
 }
 
-PyObject* not_simple() {
+PyObject* fall_back() {
   if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) return nullptr;  // KeyboardInterrupt
   PyErr_Clear();
   Py_RETURN_NONE;
@@ -241,7 +241,7 @@ PyObject* carry_out(PyObject* group, PyObject* what, PyObject* first, const Oper
   const Ref profiled(PyObject_CallFunctionObjArgs(bound.profiles, nullptr));
   const tuttiComm_t comm = profiled && profiled.get() == Py_False ? comm_of(group) : nullptr;
   if (comm == nullptr || !stand_at({what, first, first == Py_None ? 0 : 1, uintptr_t{x.type}, &x.shape}))
-    return not_simple();
+    return fall_back();
   PyThreadState* const thread = PyEval_SaveThread();
   const tuttiResult_t result = run(comm);
   PyEval_RestoreThread(thread);
@@ -282,7 +282,7 @@ bool are_blocks(PyObject* group, const Operand& all, const Operand& one) {
 PyObject* reduce_all(PyObject* group, PyObject* tensor, tuttiRedOp_t op, PyObject* done) {
   const Ref kept = hold(tensor);
   Operand x;
-  if (!take(tensor, &x)) return not_simple();
+  if (!take(tensor, &x)) return fall_back();
   return carry_out(group, s_all_reduce, tensor, x, done, [&](tuttiComm_t comm) {
     return tutti_calls.all_reduce(x.at, x.at, x.elems, x.type, op, comm, nullptr);
   });
@@ -292,7 +292,7 @@ PyObject* reduce_all(PyObject* group, PyObject* tensor, tuttiRedOp_t op, PyObjec
 PyObject* all_reduce_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   PyObject* const op =
       count == 3 && bound.names != nullptr ? PyDict_GetItemWithError(bound.names, arguments[2]) : nullptr;
-  if (op == nullptr) return not_simple();
+  if (op == nullptr) return fall_back();
   return reduce_all(arguments[0], arguments[1], static_cast<tuttiRedOp_t>(PyLong_AsLong(op)), Py_True);
 }
 
@@ -301,7 +301,7 @@ PyObject* all_reduce_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 // allreduce(group, tensors, options)
 PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   tuttiRedOp_t op = tuttiSum;
-  if (count != 3 || !is_synchronous(arguments[2]) || !get_operator(arguments[2], &op)) return not_simple();
+  if (count != 3 || !is_synchronous(arguments[2]) || !get_operator(arguments[2], &op)) return fall_back();
   return reduce_all(arguments[0], only(arguments[1]), op, bound.finished);
 }
 
@@ -312,9 +312,9 @@ PyObject* reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   Operand x;
   if (count != 3 || !is_synchronous(arguments[2]) || !get_operator(arguments[2], &op) ||
       !get_int(arguments[2], s_root, &root))
-    return not_simple();
+    return fall_back();
   const Ref tensor = hold(only(arguments[1]));
-  if (!take(tensor.get(), &x)) return not_simple();
+  if (!take(tensor.get(), &x)) return fall_back();
   return carry_out(arguments[0], s_reduce, tensor.get(), x, bound.finished, [&](tuttiComm_t comm) {
     return tutti_calls.reduce(x.at, x.at, x.elems, x.type, op, root, comm, nullptr);
   });
@@ -324,9 +324,9 @@ PyObject* reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 PyObject* broadcast(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   int root = 0;
   Operand x;
-  if (count != 3 || !is_synchronous(arguments[2]) || !get_int(arguments[2], s_root, &root)) return not_simple();
+  if (count != 3 || !is_synchronous(arguments[2]) || !get_int(arguments[2], s_root, &root)) return fall_back();
   const Ref tensor = hold(only(arguments[1]));
-  if (!take(tensor.get(), &x)) return not_simple();
+  if (!take(tensor.get(), &x)) return fall_back();
   return carry_out(arguments[0], s_broadcast, tensor.get(), x, bound.finished,
                    [&](tuttiComm_t comm) { return tutti_calls.broadcast(x.at, x.elems, x.type, root, comm, nullptr); });
 }
@@ -336,7 +336,7 @@ PyObject* all_gather(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   Operand to, x;
   if (count != 4 || !is_synchronous(arguments[3]) || !take(arguments[1], &to) || !take(arguments[2], &x) ||
       !are_blocks(arguments[0], to, x))
-    return not_simple();
+    return fall_back();
   return carry_out(arguments[0], s_all_gather, arguments[2], x, bound.finished, [&](tuttiComm_t comm) {
     return tutti_calls.all_gather(x.at, to.at, x.elems, x.type, comm, nullptr);
   });
@@ -348,7 +348,7 @@ PyObject* reduce_scatter(PyObject*, PyObject* const* arguments, Py_ssize_t count
   Operand to, x;
   if (count != 4 || !is_synchronous(arguments[3]) || !get_operator(arguments[3], &op) || !take(arguments[1], &to) ||
       !take(arguments[2], &x) || !are_blocks(arguments[0], x, to))
-    return not_simple();
+    return fall_back();
   return carry_out(arguments[0], s_reduce_scatter, arguments[2], x, bound.finished, [&](tuttiComm_t comm) {
     return tutti_calls.reduce_scatter(x.at, to.at, to.elems, to.type, op, comm, nullptr);
   });
@@ -356,7 +356,7 @@ PyObject* reduce_scatter(PyObject*, PyObject* const* arguments, Py_ssize_t count
 
 // barrier(group)
 PyObject* barrier(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 1) return not_simple();
+  if (count != 1) return fall_back();
   return carry_out(arguments[0], s_barrier, Py_None, {}, bound.finished,
                    [](tuttiComm_t comm) { return tutti_calls.barrier(comm, nullptr); });
 }

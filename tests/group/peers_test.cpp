@@ -293,15 +293,15 @@ TEST_CASE("who cannot join after a shrink is no loss to be tried again, whatever
   const Watches watches = make_watches({{}, {}, {}});
   const Error errors[] = {{Code::kRemoteError, "lost the control connection with rank 2", 2},
                           {Code::kSystemError, "no descriptor for rank 2"}};
-  std::atomic<int> begin_anew = 0;
+  std::atomic<int> must_restart = 0;
   const auto ends = run_ranks<Error>({1, 2}, [&](int rank) -> Error {
     auto rendezvous = ShrinkRendezvous::gather(*watches[static_cast<size_t>(rank)], {0}, Deadline::after_seconds(60));
     if (!rendezvous) return rendezvous.error();
     const Error end = rendezvous.value().conclude(errors[rank - 1]).error();
-    begin_anew += rendezvous.value().begins_anew() ? 1 : 0;
+    must_restart += rendezvous.value().must_restart() ? 1 : 0;
     return end;
   });
-  CHECK(begin_anew == 0);
+  CHECK(must_restart == 0);
   CHECK(ends[0].message == "rank 2 could not join: no descriptor for rank 2");
   CHECK(ends[1].message == "no descriptor for rank 2");
 }

@@ -60,7 +60,7 @@ Network look_at_network(const tutti::LaunchInfo& info) {
   return network;
 }
 
-int say_that_there_is_no_group(const std::string& error) {
+int report_missing_group(const std::string& error) {
   print({{Finding::Level::kBad, "the job's group", error,
           "check that all hosts can reach rank 0's host, and that no firewall is between them"}});
   return 1;
@@ -75,11 +75,10 @@ int look_at_job(const tutti::LaunchInfo& info) {
     const tutti::doctor::Place& place = network.place;
     is_host_well = print(tutti::doctor::look_at_host(place.ranks_here, info.n_ranks, place.cpus_here));
   }
-  if (!network.error.empty()) return say_that_there_is_no_group(network.error);
+  if (!network.error.empty()) return report_missing_group(network.error);
   if (!print_if_first(info, network.findings)) return 1;  // transfers would hang
   tuttiComm_t comm = nullptr;
-  if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess)
-    return say_that_there_is_no_group(tuttiGetLastError(nullptr));
+  if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess) return report_missing_group(tuttiGetLastError(nullptr));
   const bool is_data_well = print_if_first(info, tutti::doctor::look_at_group(comm, network.place.n_hosts));
   tuttiCommDestroy(comm);
   return is_host_well && is_data_well ? 0 : 1;

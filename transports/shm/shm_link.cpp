@@ -32,7 +32,7 @@ void ShmHalf::wait_end() {
 
 void ShmHalf::end_access() {
   if (!std::exchange(has_access_, false)) return;
-  tsan_release(both_know());
+  tsan_release(tsan_key());
   theirs().end();
 }
 
@@ -52,7 +52,7 @@ bool ShmHalf::revoke_access() {
       usleep(1000);
     connection_.look();
   }
-  tsan_acquire(both_know());
+  tsan_acquire(tsan_key());
   return true;
 }
 
@@ -119,7 +119,7 @@ bool SendLink::finds_room(uint32_t bytes) {
   if (has_room()) return true;
   if (!connection_.is_open()) return false;
   released_seen_ = segment_.header().released.load(std::memory_order_acquire);
-  tsan_acquire(both_know());
+  tsan_acquire(tsan_key());
   return has_room();
 }
 
@@ -139,7 +139,7 @@ char* SendLink::posted_place(uint32_t bytes) {
   SegmentHeader& header = segment_.header();
   if (header.posted.load(std::memory_order_acquire) != messages_ + 1 || read_once(header.posted_bytes) != bytes)
     return nullptr;
-  tsan_acquire(both_know());
+  tsan_acquire(tsan_key());
   char* const to = connection_.locate(read_once(header.posted_where), read_once(header.posted_at), bytes);
   return to != nullptr && begin_access() ? to : nullptr;
 }
@@ -203,7 +203,7 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
   acquired_ = false;
   line.tag = tag;
   line.bytes = bytes;
-  tsan_release(both_know());
+  tsan_release(tsan_key());
   line.published.store(++messages_, std::memory_order_release);
   if (++line_ == segment_.lines()) line_ = 0;
   SegmentHeader& header = segment_.header();
@@ -216,7 +216,7 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
 // Messages that are exposed and may not have been read yet.
 uint32_t SendLink::unsent() {
   if (last_exposed_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
-  if (last_exposed_ > 0) tsan_acquire(both_know());
+  if (last_exposed_ > 0) tsan_acquire(tsan_key());
   return last_exposed_ > released_seen_ ? static_cast<uint32_t>(last_exposed_ - released_seen_) : 0;
 }
 
@@ -259,7 +259,7 @@ Result<bool> RecvLink::poll() {
 
 bool RecvLink::peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
-  tsan_acquire(both_know());
+  tsan_acquire(tsan_key());
   const SlotLine& line = segment_.line(line_);
   seen_.where = read_once(line.where);
   seen_.at = read_once(line.at);
@@ -273,7 +273,7 @@ bool RecvLink::peek(tuttiMessage* message) {
 const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
   const SlotLine& line = segment_.line(line_);
   if (!message_is_there()) return nullptr;
-  tsan_acquire(both_know());
+  tsan_acquire(tsan_key());
   const uint32_t where = read_once(line.where);
   if (line.bytes != bytes || !is_same(line.tag, tag)) return nullptr;
   seen_.where = where;
@@ -315,7 +315,7 @@ bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   posted_at_ = to;
   posted_message_ = messages_ + ahead + 1;
   header.posted_bytes = posted_bytes_ = bytes;
-  tsan_release(both_know());
+  tsan_release(tsan_key());
   header.posted.store(posted_message_, std::memory_order_release);
   return true;
 }
@@ -324,7 +324,7 @@ void RecvLink::release() {
   if (has_access_) end_access();
   if (is_passed(seen_.where)) exchange_->take_in(passed(seen_));
   SegmentHeader& header = segment_.header();
-  tsan_release(both_know());
+  tsan_release(tsan_key());
   header.released.store(++messages_, std::memory_order_release);
   if (++line_ == segment_.lines()) line_ = 0;
   barrier_.busy_side();

@@ -44,7 +44,7 @@ class ShmHalf : public LinkHalf {
     return is_sender() ? segment_.header().sender_sleeps : segment_.header().receiver_sleeps;
   }
   // Identifies this link in both halves: for ThreadSanitizer.
-  uint64_t both_know() const { return segment_.header().id; }
+  uint64_t tsan_key() const { return segment_.header().id; }
 
   std::shared_ptr<Exchange> exchange_;
   const Exchange::Side side_;

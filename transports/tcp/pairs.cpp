@@ -10,9 +10,9 @@ void Pairs::join(const Halves& halves, const tuttiLinkConfig& config) {
   const SharedFd sends = send->only_connection(), receives = recv->only_connection();
   if (!sends || !receives) return;
   if (is_answered(config))
-    recv->hear_also(sends);
+    recv->receive_also_on(sends);
   else
-    send->answer_by(receives);
+    send->send_small_on(receives);
 }
 
 }  // namespace tutti::tcp

@@ -104,7 +104,7 @@ class SendLink final : public LinkHalf {
   // Empty if there are several.
   SharedFd only_connection() const { return several_ ? SharedFd() : streams_[0].fd; }
   // From now on small messages go by the connection of the peer's link.
-  void answer_by(const SharedFd& connection);
+  void send_small_on(const SharedFd& connection);
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override;
   tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at);
@@ -164,7 +164,7 @@ class RecvLink final : public LinkHalf {
   // Empty if there are several.
   SharedFd only_connection() const { return several_ ? SharedFd() : streams_[0].fd; }
   // The peer also sends by the connection of the link to it.
-  void hear_also(const SharedFd& connection);
+  void receive_also_on(const SharedFd& connection);
   // In place of a connection that the sender has given up.
   Result<void> rejoin(size_t index, SharedFd connection);
   Result<bool> poll() override;

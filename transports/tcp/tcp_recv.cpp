@@ -23,7 +23,7 @@ Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkCo
   return link;
 }
 
-void RecvLink::hear_also(const SharedFd& connection) {
+void RecvLink::receive_also_on(const SharedFd& connection) {
   if (const auto watched = wait_set_.add(connection.get()); !watched) return fail(watched.error().message);
   streams_.emplace_back().fd = connection;
 }

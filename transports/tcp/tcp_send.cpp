@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kFirstPauseNs = kMs / 5, kLongestPauseNs = 10 * kMs;
 // Payloads up to this size are copied behind their header: one piece of memory costs the kernel 0.2 us less than two.
-constexpr uint32_t kTogetherBytes = 512;
+constexpr uint32_t kJoinBytes = 512;
 
 // While another connection works: moving the pieces costs less than waiting.
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
@@ -26,8 +26,8 @@ constexpr double kPartingSeconds = 0.5;
 ssize_t hand_over(const SharedFd& fd, SendFrame& frame) {
   constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
   constexpr size_t kHeaderBytes = sizeof frame.header;
-  if (fd.channel() == nullptr && frame.sent == 0 && frame.payload_bytes <= kTogetherBytes) {
-    char together[kHeaderBytes + kTogetherBytes];
+  if (fd.channel() == nullptr && frame.sent == 0 && frame.payload_bytes <= kJoinBytes) {
+    char together[kHeaderBytes + kJoinBytes];
     memcpy(together, &frame.header, kHeaderBytes);
     if (frame.payload_bytes > 0) memcpy(together + kHeaderBytes, frame.payload, frame.payload_bytes);
     return ::send(fd.get(), together, frame.bytes(), kFlags);
@@ -102,7 +102,7 @@ void SendLink::adopt(SendStream& stream, Fd fd) {
 }
 
 // If that is not possible, everything goes by this link's own connection: the peer reads both.
-void SendLink::answer_by(const SharedFd& connection) {
+void SendLink::send_small_on(const SharedFd& connection) {
   if (streams_.size() > 1 || !wait_set_.add(connection.get())) return;
   const Dialer::Call nobody{};
   SendStream& stream = streams_.emplace_back(nobody, Dialer(nobody, std::vector<Address>{}), queue_.most_pieces());

@@ -52,7 +52,7 @@ struct Resources {
 
 // Resources whose release must wait: a broken communicator's streams may wait, and use them, until it is destroyed,
 // which is after the averager. Never destroyed: other threads may outlive main.
-class LeftBehind {
+class DeferredRelease {
  public:
   void add(std::unique_ptr<Resources> resources) {
     const std::lock_guard lock(mutex_);
@@ -71,8 +71,8 @@ class LeftBehind {
   std::vector<std::unique_ptr<Resources>> left_;
 };
 
-LeftBehind& left_behind() {
-  static auto* all = new LeftBehind;
+DeferredRelease& deferred_release() {
+  static auto* all = new DeferredRelease;
   return *all;
 }
 
@@ -207,7 +207,7 @@ class CudaDevice final : public Device {
         findings_(*resources_, most_looks) {}
 
   ~CudaDevice() override {
-    if (is_stuck_) left_behind().add(std::move(resources_));
+    if (is_stuck_) deferred_release().add(std::move(resources_));
   }
 
   Status setup() {
@@ -360,7 +360,7 @@ class CudaDevice final : public Device {
 Status make_cuda_device(tuttiComm_t comm, int device, size_t most_looks, std::unique_ptr<Device>* made) {
   Port* const port = cuda::port();
   if (port == nullptr) return invalid_usage("this library was built without CUDA");
-  left_behind().sweep();
+  deferred_release().sweep();
   auto fresh = std::make_unique<CudaDevice>(comm, device, *port, most_looks);
   if (Status s = fresh->setup(); !s) return s;
   *made = std::move(fresh);

@@ -169,7 +169,7 @@ void check_quantised(const QuantisedKernel& kernel, uint32_t seed) {
         for (size_t i = 0; kernel.has_errors && i < kernel.elems; i++) {
           float arrived;
           memcpy(&arrived, there + i * sizeof arrived, sizeof arrived);
-          const float lost = lost_of(sums[i], arrived, 1);
+          const float lost = residual_of(sums[i], arrived, 1);
           memcpy(error + i * sizeof lost, &lost, sizeof lost);
         }
       }
