@@ -319,7 +319,7 @@ bool Rank::shrink() {
   if (smaller != nullptr) static_cast<void>(tuttiCommAbort(smaller));
   const bool was_alone = why.find("not a majority") != std::string::npos;
   const bool is_cut = board_.cut_until_ns > since_ns_;
-  const bool is_left = why.find("went on without") != std::string::npos;
+  const bool is_left = why.find("continued without it") != std::string::npos;
   auto& counts = board_.counts;
   (was_alone           ? counts.without_majority
    : is_left && is_cut ? counts.without_majority
