@@ -86,6 +86,23 @@ TEST_CASE("another id's root sends the hosts of its share to each other") {
   CHECK(went_to == std::vector<int>{-1, -1, -1, -1, -1, -1, -1, -1, 0, 1});
 }
 
+// The root keeps eight hosts and sends the others to these, whose doors are closed here.
+TEST_CASE("a relay that cannot reach the one that it was sent to stays at the root") {
+  const Deadline deadline = Deadline::after_seconds(60);
+  Roots roots;
+  roots.root = unpack_unique_id(start_root(deadline).value()).value();
+  roots.key = derive_key(roots.root.secret, sizeof roots.root.secret);
+  std::vector<RootConnection> up;
+  for (int host = 0; host < 10; host++) {
+    JoinMessage me = make_join(host, 1000, 60'000);
+    me.contact = Listener::open().value().contact.to_bytes();
+    auto connected = connect_relay(roots, me, deadline);
+    REQUIRE(connected);
+    CHECK(!connected.value().relay);
+    up.push_back(std::move(connected).value());
+  }
+}
+
 // The first rank waits for the root, and the others for that rank; longer than they would wait for a silent relay.
 TEST_CASE("ranks that come long before the root reach it through their host's relay") {
   const ReservedPort reserved = reserve_port();
