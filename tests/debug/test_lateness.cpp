@@ -246,7 +246,8 @@ TEST_CASE("answers to questions of other ranks are kept, too, in whatever order 
   CHECK(mine.hear(answer(1, 3, 7)).has_value());
   CHECK_FALSE(mine.hear(answer(3, 9, 9)).has_value());  // more ranks than there are
   std::vector<uint64_t> kept;
-  for (const tutti::Attendance& at : mine.heard().at(0)) kept.push_back(at.sequence);
+  const tutti::Attendances heard = mine.heard();
+  for (const tutti::Attendance& at : heard.at(0)) kept.push_back(at.sequence);
   CHECK(kept == std::vector<uint64_t>{3, 4, 5, 6, 7, 8});
 }
 

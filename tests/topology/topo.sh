@@ -92,6 +92,6 @@ grep -q '0 -> .: shm; they share ' "$out/job.0" || fail "a job's paths are not s
 [ ! -s "$out/job.1" ] || fail "others than rank 0 say something"
 # A launcher's incomplete variables make no job, and the program says so.
 TUTTI_RANK=1 TUTTI_NRANKS=2 "$topo" >"$out/alone" 2>&1 || fail "tutti-topo in half a launcher"
-grep -q "tutti-topo: this host alone, not the job: TUTTI_ROOT is not set" "$out/alone" || fail "half a launcher is not said"
+grep -q "tutti-topo: showing this host alone, not the job: TUTTI_ROOT is not set" "$out/alone" || fail "half a launcher is not said"
 
 echo "ok: tutti-topo"
