@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tutti/ddp.h"
@@ -184,6 +185,61 @@ static bool one_allocation_lacks() {
   return true;
 }
 
+// ---- calls of two ranks, by the rank
+
+static float g_data[2][2][1 << 17];  // what each rank sends, and what it receives
+
+static tuttiResult_t blocks(int rank, tuttiComm_t comm) {
+  const size_t counts[2] = {5, 70'000}, displs[2] = {0, 5};
+  return tuttiAllGatherv(g_data[rank][0], g_data[rank][1], counts, displs, tuttiFloat, comm, nullptr);
+}
+static tuttiResult_t messages(int rank, tuttiComm_t comm) {
+  tuttiGroupStart();
+  (void)tuttiSend(g_data[rank][0], 70'000, tuttiFloat, 1 - rank, comm, nullptr);
+  (void)tuttiRecv(g_data[rank][1], 70'000, tuttiFloat, 1 - rank, comm, nullptr);
+  return tuttiGroupEnd();
+}
+static tuttiResult_t registered(int rank, tuttiComm_t comm) {
+  void* handle = nullptr;
+  const tuttiResult_t made = tuttiCommRegister(comm, g_data[rank][0], sizeof g_data[rank][0], &handle);
+  const tuttiResult_t summed =
+      tuttiAllReduce(g_data[rank][0], g_data[rank][1], 1 << 17, tuttiFloat, tuttiSum, comm, nullptr);
+  (void)tuttiCommDeregister(comm, handle);
+  return made != tuttiSuccess ? made : summed;
+}
+static tuttiResult_t split_in_two(int rank, tuttiComm_t comm) {
+  tuttiComm_t part = nullptr;
+  const tuttiResult_t result = tuttiCommSplit(comm, rank, 0, &part, nullptr);
+  if (part != nullptr) (void)tuttiCommAbort(part);
+  return result;
+}
+static tuttiResult_t queued(int, tuttiComm_t comm) {
+  tuttiStream_t stream = nullptr;
+  if (const tuttiResult_t made = tuttiStreamCreate(&stream); made != tuttiSuccess) return made;
+  const tuttiResult_t called = tuttiBarrier(comm, stream), ended = tuttiStreamDestroy(stream);
+  return called != tuttiSuccess ? called : ended;
+}
+
+// One allocation of rank 0's call fails, whichever it is: once that rank has aborted, rank 1's call returns too.
+static bool both_come_back(tuttiResult_t (*call)(int rank, tuttiComm_t comm)) {
+  bool lacked = true;
+  for (long left = 0; lacked; left += left < 100 ? 1 : 7) {
+    tuttiComm_t comms[2];
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+    std::thread other([&] { (void)call(1, comms[1]); });
+    t_left = left;
+    const tuttiResult_t mine = call(0, comms[0]);
+    lacked = t_left < 0;
+    t_left = -1;
+    if (mine != tuttiSuccess) (void)tuttiCommAbort(std::exchange(comms[0], nullptr));
+    other.join();
+    for (tuttiComm_t comm : comms)
+      if (comm != nullptr) (void)tuttiCommAbort(comm);
+    if (!lacked && mine != tuttiSuccess) return false;
+  }
+  return true;
+}
+
 // The error that ends the group, or success if there is none for 5 s.
 static tuttiResult_t end_of(tuttiComm_t comm) {
   tuttiResult_t state = tuttiSuccess;
@@ -285,6 +341,8 @@ int main() {
   if (!the_watcher_lacks()) return 11;
   if (!the_watcher_lacks_for_a_while()) return 12;
   if (!a_mark_lacks()) return 13;
+  for (const auto call : {blocks, messages, registered, split_in_two, queued})
+    if (!both_come_back(call)) return 14;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};
