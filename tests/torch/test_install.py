@@ -124,7 +124,7 @@ class Install(unittest.TestCase):
         return run([sys.executable, "-c", code], env=environment)
 
     def test_library_that_is_not_there(self):
-        self.assertRegex(self.load_error("/nowhere/libtutti.so.0"), "not there.*/nowhere/libtutti.so.0.*TUTTI_LIBRARY")
+        self.assertRegex(self.load_error("/nowhere/libtutti.so.0"), "not found.*/nowhere/libtutti.so.0.*TUTTI_LIBRARY")
 
     def test_folder_of_the_library(self):
         self.assertEqual(self.load_error(LIBRARY.parent), "")
