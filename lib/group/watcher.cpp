@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "base/at_fork.h"
 #include "base/clock.h"
@@ -67,8 +68,10 @@ void Watcher::add(Client& client) {
 
 void Watcher::nudge(Client& client) {
   const std::lock_guard lock(mutex_);
-  const bool is_first = nudged_.empty();
-  if (clients_.contains(&client) && nudged_.insert(&client).second && is_first) (void)eventfd_write(nudge_fd_.get(), 1);
+  const auto found = clients_.find(&client);
+  if (found == clients_.end()) return;
+  found->second.is_nudged = true;
+  if (!std::exchange(any_nudged_, true)) (void)eventfd_write(nudge_fd_.get(), 1);
 }
 
 void Watcher::remove(Client& client) {
@@ -78,7 +81,6 @@ void Watcher::remove(Client& client) {
   if (found == clients_.end()) return;
   for (const pollfd& p : found->second.fds) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, p.fd, nullptr);
   set_due(&client, found->second, 0);
-  nudged_.erase(&client);
   clients_.erase(found);
 }
 
@@ -109,12 +111,13 @@ std::set<Watcher::Client*> Watcher::wait() {
   eventfd_t nudges;
   (void)eventfd_read(nudge_fd_.get(), &nudges);
   const std::lock_guard lock(mutex_);
-  std::set<Client*> ready = std::exchange(nudged_, {});
+  std::set<Client*> ready;
   for (int i = 0; i < n; i++) ready.insert(static_cast<Client*>(events[static_cast<size_t>(i)].data.ptr));
   const int64_t now = now_ns();
   for (auto due = due_.begin(); due != due_.end() && due->first <= now; ++due) ready.insert(due->second);
-  if (lacked_memory_)
-    for (const auto& [client, waiting] : clients_) ready.insert(client);
+  if (std::exchange(any_nudged_, false) || lacked_memory_)
+    for (auto& [client, waiting] : clients_)
+      if (std::exchange(waiting.is_nudged, false) || lacked_memory_) ready.insert(client);
   return ready;
 }
 

@@ -44,13 +44,14 @@ class Watcher {
   void add(Client& client);
   // Returns when the client is no longer served. Not from within serve().
   void remove(Client& client);
-  // Serves the client soon.
+  // Serves the client soon. Allocates nothing: destructors call it.
   void nudge(Client& client);
 
  private:
   struct Waiting {
     std::vector<pollfd> fds;
     int64_t due_ns = 0;  // 0: no time limit
+    bool is_nudged = false;
   };
   Watcher() = default;
   Result<void> start();
@@ -63,7 +64,7 @@ class Watcher {
   std::mutex mutex_;  // guards clients_ to serving_; not held in a client's functions
   std::map<Client*, Waiting> clients_;
   std::set<std::pair<int64_t, Client*>> due_;
-  std::set<Client*> nudged_;
+  bool any_nudged_ = false;
   Client* serving_ = nullptr;
   std::condition_variable served_;
   std::atomic<bool> stops_ = false;

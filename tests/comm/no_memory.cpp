@@ -17,9 +17,11 @@ static std::atomic<bool> g_lacks{false};
 static thread_local bool t_lacks = false;
 static thread_local long t_left = -1;  // this thread's allocations until one fails; -1: none fails
 static thread_local bool t_is_main = false;
+static thread_local bool t_is_slow = false;     // so that it is still in the library when others believe it has left
 static std::atomic<long> g_left_elsewhere{-1};  // the same for the library's threads
 static std::atomic<bool> g_elsewhere_lacks{false};
 void* operator new(size_t bytes) {
+  if (t_is_slow) usleep(2000);
   const bool is_elsewhere = !t_is_main && g_left_elsewhere >= 0;
   const bool is_the_one =
       (t_left >= 0 && t_left-- == 0) || (is_elsewhere && g_left_elsewhere-- == 0) || (!t_is_main && g_elsewhere_lacks);
@@ -121,16 +123,22 @@ static bool a_repetition_lacks() {
 
 // An abort ends the operation that another thread is in, without taking the communicator away from that thread.
 static bool an_abort_lacks(bool in_group) {
-  for (long left = 0; left < 12; left++) {
+  bool lacked = true;
+  for (long left = 0; lacked; left++) {
     tuttiComm_t comms[2];
     if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
     tuttiResult_t ended = tuttiSuccess;
-    std::thread thread([&] { ended = tuttiBarrier(comms[0], nullptr); });
-    usleep(20'000);
+    std::thread thread([&] {
+      t_is_slow = true;
+      ended = tuttiBarrier(comms[0], nullptr);
+      t_is_slow = false;
+    });
+    usleep(100'000);
     if (in_group) tuttiGroupStart();
     if (in_group) (void)tuttiBarrier(comms[0], nullptr);
     t_left = left;
     (void)tuttiCommAbort(comms[0]);
+    lacked = t_left < 0;
     t_left = -1;
     if (in_group) (void)tuttiGroupEnd();
     thread.join();
