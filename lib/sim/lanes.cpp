@@ -1,5 +1,7 @@
 #include "sim/lanes.h"
 
+#include <algorithm>
+
 namespace tutti::sim {
 namespace {
 

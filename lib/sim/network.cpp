@@ -1,6 +1,8 @@
 #include "sim/network.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "plan/planner.h"
 

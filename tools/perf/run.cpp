@@ -40,7 +40,7 @@ Status explain(const Collective& collective, const Row& row, tuttiComm_t comm, s
   size_t bytes = 0;
   const tuttiResult_t result = call(nullptr, &bytes);
   if (result == tuttiInvalidArgument) {
-    *why = text("%s: there is one way only", collective.call);
+    *why = text("%s: there is only one algorithm", collective.call);
     return {};
   }
   if (result != tuttiSuccess) return library_error("tuttiExplain", result, comm);
