@@ -210,8 +210,8 @@ bool TraceSlot::is_message() const {
 
 void TracePlace::keep(uint64_t place) {
   number.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(
-      std::memory_order_release);  // a reader of the new name sees the 0: pairs with read()'s fence
+  // Whoever reads part of the new name then sees the 0: pairs with the fence in read().
+  std::atomic_thread_fence(std::memory_order_release);
   snprintf(name, sizeof name, "%s", place_name(place).c_str());
   number.store(place, std::memory_order_release);
 }

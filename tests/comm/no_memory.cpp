@@ -17,9 +17,9 @@ static std::atomic<bool> g_lacks{false};
 static thread_local bool t_lacks = false;
 static thread_local long t_left = -1;  // this thread's allocations until one fails; -1: none fails
 static thread_local bool t_is_main = false;
-static thread_local bool t_is_slow = false;     // so that it is still in the library when others believe it has left
-static std::atomic<long> g_left_elsewhere{-1};  // the same for the library's threads
+static std::atomic<long> g_left_elsewhere{-1};  // t_left for the library's threads
 static std::atomic<bool> g_elsewhere_lacks{false};
+static thread_local bool t_is_slow = false;  // so that it is still in the library when others believe it has left
 void* operator new(size_t bytes) {
   if (t_is_slow) usleep(2000);
   const bool is_elsewhere = !t_is_main && g_left_elsewhere >= 0;
@@ -284,7 +284,7 @@ static bool the_watcher_lacks_for_a_while() {
   return state != tuttiSuccess;
 }
 
-// A step of two gradients, each a bucket. The result of rank 0's Wait has to be that of rank 1's.
+// A step of two gradients, each a bucket. The allocation `left` fails while they are marked.
 static tuttiResult_t step(tuttiDdp_t ddp, float (&gradients)[2], int rank, long left) {
   gradients[0] = static_cast<float>(1 + rank);
   gradients[1] = static_cast<float>(5 + rank);
@@ -304,6 +304,7 @@ static bool a_mark_lacks() {
   for (long left = 0; left < 8; left++) {
     tuttiComm_t comms[2];
     if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+    tuttiResult_t first[2] = {};
     bool are_good[2] = {};
     const auto body = [&](int rank) {
       float gradients[2];
@@ -320,8 +321,7 @@ static bool a_mark_lacks() {
                       .device = TUTTI_DDP_HOST};
       tuttiDdp_t ddp = nullptr;
       if (tuttiDdpCreate(&ddp, comms[rank], tensors, 2, nullptr, 0, &config) != tuttiSuccess) return;
-      has_failed |= rank == 0 && step(ddp, gradients, rank, left) != tuttiSuccess;
-      if (rank == 1) (void)step(ddp, gradients, rank, -1);
+      first[rank] = step(ddp, gradients, rank, rank == 0 ? left : -1);
       are_good[rank] = step(ddp, gradients, rank, -1) == tuttiSuccess && gradients[0] == 1.5F && gradients[1] == 5.5F;
       (void)tuttiDdpDestroy(ddp);
     };
@@ -329,7 +329,8 @@ static bool a_mark_lacks() {
     body(0);
     other.join();
     for (tuttiComm_t comm : comms) (void)tuttiCommAbort(comm);
-    if (!are_good[0] || !are_good[1]) return false;
+    if (first[0] != first[1] || !are_good[0] || !are_good[1]) return false;
+    has_failed |= first[0] != tuttiSuccess;
   }
   return has_failed;
 }
