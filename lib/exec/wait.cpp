@@ -27,7 +27,6 @@ constexpr int64_t kAwakeBesideStrangerNs = 100'000;
 // A spinning thread lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times beside
 // a process that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
-constexpr int64_t kLongestTurnNs = 500'000;  // that a peer on this CPU runs before it waits itself
 constexpr int kSleepMs = 100;
 constexpr int kNapMs = 1;  // if a transport has no descriptor to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
@@ -104,10 +103,13 @@ class Idle {
     if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
     const int64_t idle_ns = now - since_ns_;
     if (awake_ns_ == 0 && idle_ns >= kAwakeBesideStrangerNs) awake_ns_ = choose_awake_ns(now);
+    Yielding& yielding = policy_.yielding;
     if (awake_ns_ != 0 && idle_ns >= awake_ns_)
       sleep();
-    else if (policy_.yielding.is_on())
-      policy_.yielding.give_way();
+    else if (yielding.naps(now))
+      nap();
+    else if (yielding.is_on())
+      yielding.give_way();
     return true;
   }
 
@@ -195,13 +197,6 @@ Result<void> run_to_end(Run& run, WaitContext& context, const WaitPolicy& policy
 }
 
 }  // namespace
-
-// Reading the clock costs 1/50 of a yield to another process.
-void Yielding::give_way() {
-  const int64_t begun_ns = now_ns();
-  sched_yield();
-  if (operations_ != kAlways && now_ns() - begun_ns > kLongestTurnNs) operations_ = 0;
-}
 
 // After any error, even out of memory half-way, the caller's buffers belong to the caller again.
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {

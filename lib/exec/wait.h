@@ -1,4 +1,4 @@
-// Waiting for peers: spin where ranks have CPUs of their own, yield where they share them, then sleep.
+// Waiting for peers: spin where ranks have CPUs of their own, yield or nap where they share them, then sleep.
 #pragma once
 
 #include <vector>

@@ -1,11 +1,11 @@
-// This header: whether a rank that waits spins or yields.
+// This header: whether a rank that waits spins, yields or naps.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti {
 
-// Always yields where ranks outnumber the CPUs. Elsewhere a rank spins, except for a while after it has found a peer
+// Yields or naps where ranks outnumber the CPUs. Elsewhere a rank spins, except for a while after it has found a peer
 // that it waits for on its own CPU. One thread at a time.
 class Yielding {
  public:
@@ -15,21 +15,36 @@ class Yielding {
   // Whether the next operation yields. Each counts, so that no rank keeps yielding to a peer that the kernel has moved.
   bool begin_operation() {
     if (operations_ == 0) return false;
+    begun_++;
     if (operations_ != kAlways) operations_--;
-    return true;
+    return naps_until_ns_ == 0;
   }
   // A peer that this rank waits for is on its CPU.
   void start() {
     if (operations_ != kAlways) operations_ = kOperations;
   }
-  // Lets others run. Ends the yielding, unless ranks outnumber the CPUs, if the others took a time slice.
+  // Lets others run.
   void give_way();
+  // A yield that ends now took this long. If others took a time slice, yielding ends; where ranks outnumber the CPUs,
+  // only for a second, and only if each operation or two costs such a slice.
+  void took(int64_t ns, int64_t now);
+  // Whether this rank naps instead of yielding.
+  bool naps(int64_t now) {
+    if (now >= naps_until_ns_) naps_until_ns_ = 0;
+    return naps_until_ns_ != 0;
+  }
 
  private:
   static constexpr uint32_t kAlways = UINT32_MAX;
   static constexpr uint32_t kOperations = 1 << 14;  // 15 ms or more; finding the peer again takes 0.1 ms
 
   uint32_t operations_;  // how many more will yield
+  uint32_t begun_ = 0;   // since others last took a slice
+  int64_t lost_ns_ = 0;  // to such slices, less what operations may lose
+  int64_t naps_until_ns_ = 0;
 };
+
+// Leaves the CPU for some 60 us.
+void nap();
 
 }  // namespace tutti

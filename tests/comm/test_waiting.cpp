@@ -75,6 +75,58 @@ TEST_CASE("a rank whose yields cost a time slice spins again") {
   REQUIRE(stay_on(cpus));
 }
 
+TEST_CASE("a rank naps for a second where each operation costs a time slice, and then finds out again") {
+  using tutti::Yielding;
+  constexpr int64_t kMs = 1'000'000;
+  int64_t now = 0;
+  const auto run = [&now](Yielding& yielding, int slices, int operations_each, int64_t slice_ns) {
+    for (int i = 0; i < slices && !yielding.naps(now); i++) {
+      for (int k = 0; k < operations_each; k++) yielding.begin_operation();
+      yielding.took(slice_ns, now += slice_ns);
+    }
+    return yielding.naps(now);
+  };
+  Yielding yielding(true);
+  for (int second = 0; second < 2; second++) {
+    CHECK_FALSE(run(yielding, 5, 1, 4 * kMs));  // it may be over soon
+    CHECK(run(yielding, 20, 1, 4 * kMs));
+    CHECK_FALSE(yielding.begin_operation());
+    CHECK(yielding.is_on());
+    CHECK(yielding.naps(now + 900 * kMs));
+    CHECK_FALSE(yielding.naps(now + 1100 * kMs));
+    CHECK(yielding.begin_operation());
+  }
+  Yielding some(true), none(true), spins;
+  CHECK_FALSE(run(some, 1000, 1000, 4 * kMs));  // another session's process: less than a slice for each operation
+  CHECK_FALSE(run(none, 1000, 1, kMs));         // other ranks
+  spins.start();
+  CHECK_FALSE(run(spins, 1000, 1, 4 * kMs));
+  CHECK_FALSE(spins.is_on());
+}
+
+TEST_CASE("a rank that naps leaves its CPU until its message has come") {
+  using namespace tutti;
+  test::Bench bench;
+  bench.add_lane({bench.receive()});
+  const tuttiMessage message = bench.message(bench.theirs.data());
+  for (int i = 0; i < 100; i++) bench.yields.took(4'000'000, now_ns());
+  const auto times_left = [] {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  const long before = times_left();
+  int looks = 0;
+  bench.from.on_peek = [&] {
+    looks++;
+    if (times_left() >= before + 8 && bench.from.messages.empty()) bench.from.messages.push_back(message);
+  };
+  test::Context context;
+  Run run(bench.program, bench.operation, bench.recorder);
+  REQUIRE(drive(run, context, {bench.yields, 20}));
+  CHECK(looks < 50);  // thousands if it yielded until it sleeps
+}
+
 TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU, and still gets its sum",
           "[processes]") {
   const char* transport = GENERATE("shm", "tcp");
