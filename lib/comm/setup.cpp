@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "base/at_fork.h"
+#include "base/cgroups.h"
 #include "base/env.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -169,7 +170,7 @@ void Setup::take_place(PriceList prices) {
   if (!me_.is_oversubscribed()) me_.one_way_from_bytes = 32 << 10;
   me_.planner.emplace(me_.rank, roster.layout, me_.forced, me_.options.deterministic);
   me_.planner->set_facts(roster.facts, std::move(prices));
-  links_.yielding() = Yielding(me_.is_oversubscribed());
+  links_.yielding() = Yielding(me_.is_oversubscribed(), cpu_quota() > 0);
   monitor_.take_place();
 }
 

@@ -14,16 +14,6 @@
 namespace tutti {
 namespace {
 
-// Measured on a 2-core virtual machine: a cache line goes from core to core in 0.17 us, a yield costs 1.6 us, waking an
-// idle virtual CPU 75 us; but a yield beside a process that never waits costs a time slice, 4 ms. So ranks that have
-// CPUs of their own spin for longer than such a slice, because a peer that shares its CPU with a foreign process runs
-// again by then; ranks that share CPUs yield until sleeping is cheap in comparison.
-constexpr int64_t kAwakeNs = 8'000'000;
-constexpr int64_t kAwakeSharingNs = 2'000'000;
-// Where a foreign process takes turns with this rank, it sleeps much sooner: a thread that slept is woken at once, even
-// in the middle of the other's slice, but ranks that each spin away a slice while the other has none meet only by luck.
-// It must be longer than a wake-up takes: else each rank sleeps again before the other one's answer arrives.
-constexpr int64_t kAwakeBesideStrangerNs = 100'000;
 // A spinning thread lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times beside
 // a process that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
@@ -102,7 +92,7 @@ class Idle {
     }
     if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
     const int64_t idle_ns = now - since_ns_;
-    if (awake_ns_ == 0 && idle_ns >= kAwakeBesideStrangerNs) awake_ns_ = choose_awake_ns(now);
+    if (awake_ns_ == 0 && idle_ns >= Yielding::kLeastAwakeNs) awake_ns_ = choose_awake_ns(now);
     Yielding& yielding = policy_.yielding;
     if (awake_ns_ != 0 && idle_ns >= awake_ns_)
       sleep();
@@ -116,8 +106,7 @@ class Idle {
   int64_t choose_awake_ns(int64_t now) {
     Yielding& yielding = policy_.yielding;
     if (!yielding.is_on() && run_.blockers().awaits_one_on(sched_getcpu())) yielding.start();
-    if (yielding.is_on()) return kAwakeSharingNs;
-    return has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
+    return yielding.awake_ns(!yielding.is_on() && has_stranger(now));
   }
 
   bool check(int64_t now) {

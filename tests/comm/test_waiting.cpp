@@ -75,6 +75,14 @@ TEST_CASE("a rank whose yields cost a time slice spins again") {
   REQUIRE(stay_on(cpus));
 }
 
+TEST_CASE("a rank that waits sleeps soon beside a foreign process, and where its container has a CPU quota") {
+  using tutti::Yielding;
+  const int64_t soon_ns = Yielding().awake_ns(true);
+  CHECK(soon_ns < Yielding(true).awake_ns(false));
+  CHECK(Yielding(true).awake_ns(false) < Yielding().awake_ns(false));
+  for (const bool always : {false, true}) CHECK(Yielding(always, true).awake_ns(false) == soon_ns);
+}
+
 TEST_CASE("a rank naps for a second where each operation costs a time slice, and then finds out again") {
   using tutti::Yielding;
   constexpr int64_t kMs = 1'000'000;

@@ -13,7 +13,7 @@
 #include <fstream>
 #include <set>
 
-#include "../cli/cgroups.h"
+#include "base/cgroups.h"
 #include "base/env.h"
 #include "base/fd.h"
 #include "findings.h"
@@ -116,32 +116,12 @@ Finding cpus(int ranks, const Cpus& cpus_here) {
           "run fewer ranks on this host: those that share a CPU take turns, which is many times slower"};
 }
 
-// How many CPUs a cgroup of either version may use; 0: any number.
-double quota_of(const std::string& folder) {
-  double most = 0, period = 0;
-  std::ifstream both(folder + "/cpu.max");  // "max 100000", or the microseconds of each period
-  if (!(both >> most >> period)) {
-    std::ifstream(folder + "/cpu.cfs_quota_us") >> most;
-    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
-  }
-  return most > 0 && period > 0 ? most / period : 0;
-}
-
-double least_quota() {
-  double least = 0;
-  for (const std::string& folder : cli::cgroup_folders("cpu")) {
-    const double cpus = quota_of(folder);
-    if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
-  }
-  return least;
-}
-
 Finding quota() {
-  const double cpus = least_quota();
+  const double cpus = cpu_quota();
   if (cpus == 0) return good("CPU quota (cgroup)", "none");
   return {
       Level::kWarning, "CPU quota (cgroup)", format("%.1f CPUs", cpus),
-      "give the container whole CPUs (cpuset) instead of a quota: waiting ranks use up a quota and are then stopped"};
+      "give the container whole CPUs (cpuset) instead of a quota: ranks that have used it up are stopped for a while"};
 }
 
 Finding interfaces() {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <limits>
 
-#include "../cli/cgroups.h"
+#include "../../lib/base/cgroups.h"
 #include "status.h"
 
 namespace tutti::perf {
@@ -37,7 +37,7 @@ double left_in_group(const std::string& folder) {
 // For the tightest group that contains this process: containers and Slurm jobs have less memory than their machine.
 double left_in_groups(const std::string& root) {
   double least = kNoLimit;
-  for (const std::string& folder : cli::cgroup_folders("memory", root)) least = std::min(least, left_in_group(folder));
+  for (const std::string& folder : cgroup_folders("memory", root)) least = std::min(least, left_in_group(folder));
   return least;
 }
 

@@ -1,11 +1,12 @@
-// Where to find the limits that containers and jobs put on this process. Header only, as command_line.h is.
+// The limits that containers and jobs put on this process. Header only, with nothing of Tutti: tools use it, too.
 #pragma once
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
 
-namespace tutti::cli {
+namespace tutti {
 
 // The folders of all control groups, of either version, that contain this process and may limit it ("cpu", "memory"),
 // and of the groups around them: a container may see its own group as the outermost one. `root` is for tests: a prefix
@@ -25,4 +26,19 @@ inline std::vector<std::string> cgroup_folders(const std::string& controller, co
   return folders;
 }
 
-}  // namespace tutti::cli
+// How many CPUs' worth of time the tightest of these groups may use; 0: there is no limit.
+inline double cpu_quota(const std::string& root = "") {
+  double least = 0;
+  for (const std::string& folder : cgroup_folders("cpu", root)) {
+    double most = 0, period = 0;              // microseconds
+    std::ifstream both(folder + "/cpu.max");  // "max 100000" without a limit
+    if (!(both >> most >> period)) {
+      std::ifstream(folder + "/cpu.cfs_quota_us") >> most;  // -1 without a limit
+      std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+    }
+    if (most > 0 && period > 0) least = least == 0 ? most / period : std::min(least, most / period);
+  }
+  return least;
+}
+
+}  // namespace tutti
