@@ -15,7 +15,7 @@ class Yielding {
   static constexpr int64_t kLeastAwakeNs = 100'000;
 
   // `limited`: processes here that have used up so much CPU time are stopped for a while, whether they worked or
-  // waited. 2 ranks with the time of one CPU took 8.6 ms instead of 11.7 for steps of 2 or 6 ms, in turns.
+  // waited. 2 ranks with the time of one CPU took 8.6 ms instead of 12.1 for steps of 2 or 6 ms, in turns.
   explicit Yielding(bool always = false, bool limited = false) : limited_(limited), operations_(always ? kAlways : 0) {}
 
   bool is_on() const { return operations_ > 0; }
