@@ -96,7 +96,7 @@ class Idle {
     Yielding& yielding = policy_.yielding;
     if (awake_ns_ != 0 && idle_ns >= awake_ns_)
       sleep();
-    else if (yielding.naps(now))
+    else if (yielding.naps())
       nap();
     else if (yielding.is_on())
       yielding.give_way();

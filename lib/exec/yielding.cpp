@@ -26,7 +26,7 @@ constexpr int64_t kMostLostNs = 50'000'000;
 // An operation may lose this much all the time. Foreign processes that the kernel treats as another group (a session
 // or container of its own) take 2/3 of the time, but between two of their slices there are thousands of operations.
 constexpr int64_t kLostPerOperationNs = 400'000;
-constexpr int64_t kNapsNs = 1'000'000'000;  // finding out again costs 5 % of it
+constexpr uint32_t kNaps = 1 << 14;  // a second or more of them: finding out again costs 5 % of it
 
 }  // namespace
 
@@ -39,17 +39,16 @@ int64_t Yielding::awake_ns(bool has_stranger) const {
 void Yielding::give_way() {
   const int64_t begun_ns = now_ns();
   sched_yield();
-  const int64_t now = now_ns();
-  took(now - begun_ns, now);
+  took(now_ns() - begun_ns);
 }
 
-void Yielding::took(int64_t ns, int64_t now) {
+void Yielding::took(int64_t ns) {
   if (operations_ != kAlways && ns > kLongestTurnNs) operations_ = 0;
   if (operations_ != kAlways || ns < kShortestSliceNs) return;
   lost_ns_ = std::max<int64_t>(0, lost_ns_ - std::exchange(begun_, 0) * kLostPerOperationNs) + ns;
   if (lost_ns_ < kMostLostNs) return;
   lost_ns_ = 0;
-  naps_until_ns_ = now + kNapsNs;
+  naps_ = kNaps;
 }
 
 // The kernel adds a thread's timer slack, 50 us by default.

@@ -24,7 +24,9 @@ class Yielding {
     if (operations_ == 0) return false;
     begun_++;
     if (operations_ != kAlways) operations_--;
-    return naps_until_ns_ == 0;
+    if (naps_ == 0) return true;
+    naps_--;
+    return false;
   }
   // A peer that this rank waits for is on its CPU.
   void start() {
@@ -34,14 +36,11 @@ class Yielding {
   int64_t awake_ns(bool has_stranger) const;
   // Lets others run.
   void give_way();
-  // A yield that ends now took this long. If others took a time slice, yielding ends; where ranks outnumber the CPUs,
-  // only for a second, and only if each operation or two costs such a slice.
-  void took(int64_t ns, int64_t now);
+  // A yield took this long. If others took a time slice, yielding ends; where ranks outnumber the CPUs, only for some
+  // thousand operations, and only if each operation or two costs such a slice.
+  void took(int64_t ns);
   // Whether this rank naps instead of yielding.
-  bool naps(int64_t now) {
-    if (now >= naps_until_ns_) naps_until_ns_ = 0;
-    return naps_until_ns_ != 0;
-  }
+  bool naps() const { return naps_ > 0; }
 
  private:
   static constexpr uint32_t kAlways = UINT32_MAX;
@@ -51,7 +50,7 @@ class Yielding {
   uint32_t operations_;  // how many more will yield
   uint32_t begun_ = 0;   // since others last took a slice
   int64_t lost_ns_ = 0;  // to such slices, less what operations may lose
-  int64_t naps_until_ns_ = 0;
+  uint32_t naps_ = 0;    // how many more operations will nap
 };
 
 // Leaves the CPU for some 60 us.
