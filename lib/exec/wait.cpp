@@ -18,7 +18,7 @@ namespace {
 // a process that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
 constexpr int kSleepMs = 100;
-constexpr int kNapMs = 1;  // if a transport has no descriptor to sleep on
+constexpr int kBlindSleepMs = 1;  // if a transport has no descriptor to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
@@ -152,7 +152,7 @@ class Idle {
       int most_ms = kSleepMs;
       for (const Blockers::Sleeper& s : sleepers) {
         fds.push_back({s.wait.fd, s.wait.events, 0});
-        if (s.wait.fd < 0) most_ms = kNapMs;
+        if (s.wait.fd < 0) most_ms = kBlindSleepMs;
       }
       ::poll(fds.data(), fds.size(), most_ms);
     }

@@ -3,18 +3,14 @@
 #include <filesystem>
 
 #include "catch.h"
+#include "made_up_root.h"
 
 using tutti::cpu_quota;
 
 TEST_CASE("a CPU quota is that of the tightest control group around the process, in either version") {
-  namespace fs = std::filesystem;
-  char folder[] = "/tmp/tutti_quota_XXXXXX";
-  REQUIRE(mkdtemp(folder) != nullptr);
-  const std::string root = folder, groups = root + "/sys/fs/cgroup";
-  const auto write = [](const std::string& path, const char* text) {
-    fs::create_directories(fs::path(path).parent_path());
-    std::ofstream(path) << text;
-  };
+  const tutti_test::MadeUpRoot made_up;
+  const std::string root = made_up.path, groups = root + "/sys/fs/cgroup";
+  const auto write = tutti_test::MadeUpRoot::write;
   CHECK(cpu_quota(root) == 0);
   write(root + "/proc/self/cgroup", "0::/job/step\n");
   CHECK(cpu_quota(root) == 0);
@@ -26,7 +22,7 @@ TEST_CASE("a CPU quota is that of the tightest control group around the process,
   CHECK(cpu_quota(root) == 2.5);
   write(groups + "/cpu.max", "50000 100000\n");  // inside a container, which sees only this file
   CHECK(cpu_quota(root) == 0.5);
-  fs::remove_all(groups);
+  std::filesystem::remove_all(groups);
   write(root + "/proc/self/cgroup", "5:memory:/else\n4:cpu,cpuacct:/job\n0::/\n");
   write(groups + "/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
   write(groups + "/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
@@ -36,5 +32,4 @@ TEST_CASE("a CPU quota is that of the tightest control group around the process,
   write(groups + "/cpu,cpuacct/job/cpu.cfs_quota_us", "300000\n");
   write(groups + "/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
   CHECK(cpu_quota(root) == 3);
-  fs::remove_all(root);
 }

@@ -35,7 +35,7 @@ ROOMS = {
     "lib/nccl": {"include"},
     "lib/torch": {"include"},
     "lib/numpy": {"include"},
-    "tools": {"include", "lib/base/cgroups.h"},
+    "tools": {"include", "lib/base/cgroups.h"},  # the latter is nothing to link with
     "tools/cli": set(),
     # They show what only the inside knows.
     "tools/tune": {"lib/plan", "lib/sim", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "beside.h"
 #include "buffer.h"
 #include "catch.h"
 #include "json.h"
+#include "made_up_root.h"
 #include "measure.h"
 #include "memory.h"
 #include "report.h"
@@ -214,14 +214,9 @@ TEST_CASE("memory is reported by what came to be held at each stage, never less 
 }
 
 TEST_CASE("memory that is left is the machine's, or what the tightest control group has") {
-  namespace fs = std::filesystem;
-  char folder[] = "/tmp/tutti_memory_XXXXXX";
-  REQUIRE(mkdtemp(folder) != nullptr);
-  const std::string root = folder, groups = root + "/sys/fs/cgroup";
-  const auto write = [](const std::string& path, const char* text) {
-    fs::create_directories(fs::path(path).parent_path());
-    std::ofstream(path) << text;
-  };
+  const tutti_test::MadeUpRoot made_up;
+  const std::string root = made_up.path, groups = root + "/sys/fs/cgroup";
+  const auto write = tutti_test::MadeUpRoot::write;
   CHECK(available_bytes(root) == 0);
   write(root + "/proc/meminfo", "MemTotal: 900 kB\nMemAvailable: 500 kB\nSwapFree: 7 kB\n");
   CHECK(available_bytes(root) == 507 * 1024);
@@ -238,7 +233,7 @@ TEST_CASE("memory that is left is the machine's, or what the tightest control gr
   write(groups + "/memory.max", "3072\n");  // inside a container, which sees only this file
   write(groups + "/memory.current", "2048\n");
   CHECK(available_bytes(root) == 8 * 1024);
-  fs::remove_all(groups);
+  std::filesystem::remove_all(groups);
   write(root + "/proc/self/cgroup", "4:memory:/job\n1:cpu:/else\n0::/\n");
   CHECK(available_bytes(root) == 507 * 1024);
   write(groups + "/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
@@ -248,7 +243,6 @@ TEST_CASE("memory that is left is the machine's, or what the tightest control gr
   write(groups + "/memory/memory.usage_in_bytes", "102400\n");
   write(groups + "/memory/memory.stat", "active_file 512\ntotal_active_file 1024\n");
   CHECK(available_bytes(root) == 108 * 1024);
-  fs::remove_all(root);
 }
 
 TEST_CASE("the spread of iterations") {
