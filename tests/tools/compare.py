@@ -205,7 +205,8 @@ def test_failing(tool, folder):
     chosen = [program("works"), program("fails", "sh", "-c", "echo no >&2; exit 3"), program("absent", "/nowhere/mpirun"),
               program("hangs", "sh", "-c", "sleep 1000; true")]
     notes = []
-    batches = tool.measure(chosen_options(), folder / "compare", chosen, notes)
+    options = chosen_options()
+    batches = tool.measure(options, folder / "compare", [(p, options.sizes) for p in chosen], notes, options.repeats)
     tool.LIMIT_SECONDS = limit
     check("what works was measured in each repetition", [b["program"] for b in batches] == ["works"] * 6, batches)
     check("each failure is told once", sorted(note.split(":")[0] for note in notes) == ["absent", "fails", "hangs"], notes)
@@ -318,6 +319,31 @@ def compare_output(folder, *arguments, status=0):
          "--warm-up", "2", *arguments], status)
 
 
+def test_contenders(tool):
+    """--confirm: each peer only in the tuning that was fastest for a size, everything else everywhere."""
+    planted = planted_result()
+    for batch in planted["batches"]:
+        if (batch["program"], batch["bytes"]) == ("openmpi", 8):
+            batch["us"] = 9.0
+    found = tool.contenders(planted, "any")
+    check("of two tunings the fastest of each size", (found["openmpi"], found["openmpi ucx"]) == ([8], [4096]), found)
+    check("a peer that failed at a size is left out there", found["mpich"] == [4096], found)
+    check("no other program is left out anywhere",
+          all(found[name] == [8, 4096] for name in ("tutti", "registered", "mapped", "cma", "bounce")), found)
+    said = summary.report({**planted, "first_repeats": 3, "repeats": 9})
+    check("the heading says how tunings were picked",
+          "9 interleaved repetitions; peers in the tuning that was fastest in 3 before" in said, said)
+
+
+def test_confirmed(folder, scratch):
+    result = compare(folder, scratch, "--only", "tutti,floor", "--sizes", "8", "--reused", "--no-limits", "--confirm", "2",
+                     "--cpus", "any")
+    samples = result["samples"]["reused"]["8"]
+    check("only the later repetitions are shown", {len(times) for times in samples.values()} == {6}, samples)
+    first = {batch["program"] for batch in result["first_batches"]}
+    check("and the first are kept", first == set(samples) and result["first_repeats"] == 1, first)
+
+
 def test_compare(folder, scratch):
     """Tutti and the floors, which need no peer; the tool checks whatever they print."""
     memory = {"mapped", "cma", "bounce"}
@@ -408,6 +434,7 @@ def main():
         test_shared_cpus(scratch)
         test_kept(scratch)
         tool = load_tool()
+        test_contenders(tool)
         test_missing(tool, scratch)
         with concurrent.futures.ThreadPoolExecutor() as builders:
             waiting = [builders.submit(build.build, library, folder) for library in ("tutti", "floor")]
@@ -417,6 +444,7 @@ def main():
         test_failing(tool, folder)
         test_busy(folder)
         test_compare(folder, scratch)
+        test_confirmed(folder, scratch)
         test_hosts(folder, scratch)
         test_against(folder, scratch)
         test_plot(scratch)

@@ -1,8 +1,8 @@
 """From samples to tables: medians, ratios, text and Markdown.
 
 A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), batches, and computed
-from these: state, samples in microseconds by mode, size in bytes (as text, for JSON) and program, limits; notes, and
-fastest if the fastest samples count instead of the medians.
+from these: state, samples in microseconds by mode, size in bytes (as text, for JSON) and program, limits; notes,
+fastest if the fastest samples count instead of the medians, and with --confirm first_repeats and first_batches.
 """
 import statistics
 
@@ -41,13 +41,12 @@ def row(result, medians, size):
     private = least(medians, [n for n in names["floor"] if n in PRIVATE_FLOORS])[1]
     mapped = least(medians, [n for n in names["floor"] if n in MAPPED_FLOORS])[1]
     tutti, registered = medians.get("tutti"), medians.get("registered")
-    libraries = {}
-    for program in result["programs"]:
-        if program["kind"] == "peer":
-            tunings = [p["name"] for p in result["programs"] if p["library"] == program["library"]]
-            libraries[program["library"]] = least(medians, tunings)[1]
+    libraries, tunings = {}, {}
+    for library in dict.fromkeys(p["library"] for p in result["programs"] if p["kind"] == "peer"):
+        name, libraries[library] = least(medians, [p["name"] for p in result["programs"] if p["library"] == library])
+        tunings |= {library: name} if name else {}
     return {
-        "bytes": size, "microseconds": medians, "libraries": libraries, "best_peer": best,
+        "bytes": size, "microseconds": medians, "libraries": libraries, "tunings": tunings, "best_peer": best,
         "tutti_to_peer": ratio(tutti, best_time), "registered_to_peer": ratio(registered, best_time),
         "tutti_to_floor": ratio(tutti, private), "registered_to_floor": ratio(registered, mapped),
         "tutti_to_old": ratio(tutti, medians.get("old")),
@@ -139,7 +138,9 @@ def heading(result):
     over += ", not bound to CPUs" if result.get("bound") == "no" else ""
     what = "fastest" if result.get("fastest") else "medians"
     repetitions = "1 repetition" if result["repeats"] == 1 else f"{result['repeats']} interleaved repetitions"
-    return f"{OPS[result['op']]}, {result['ranks']} ranks, {over}; microseconds, {what} of {repetitions}"
+    picked = "" if not result.get("first_repeats") else (
+        f"; peers in the tuning that was fastest in {result['first_repeats']} before")
+    return f"{OPS[result['op']]}, {result['ranks']} ranks, {over}; microseconds, {what} of {repetitions}{picked}"
 
 
 def limits_line(result):
