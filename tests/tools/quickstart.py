@@ -1,0 +1,54 @@
+"""What tools/quickstart builds is enough for what it then runs: its measurements work in a folder that has nothing else.
+
+quickstart.py BUILD_FOLDER
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KINDS = r"libtutti\.so.*|tools/.*(?<!\.o)"  # of the files that are built on the way, those that a program may open
+
+
+def ninja(folder, *arguments):
+    done = subprocess.run(["ninja", "-C", folder, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def built_by(folder, names):
+    """Paths, within the build folder, of the targets of these names and of all that they are made of."""
+    every = [line.split(":")[0] for line in ninja(folder, "-t", "targets", "all")]
+    targets = [path for path in every if path.startswith("tools/") and path.rpartition("/")[2] in names]
+    assert len(targets) == len(names), (targets, names)
+    paths = set(targets + ninja(folder, "-t", "inputs", *targets))
+    aliases = {path.name for path in folder.glob("libtutti.so*") if path.is_symlink()}  # made by meson setup
+    return sorted(path for path in paths | aliases if re.fullmatch(KINDS, path))
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]).resolve()
+    script = (ROOT / "tools/quickstart").read_text(encoding="utf-8")
+    names = re.search(r"meson compile -C build (.*)", script)[1].split()
+    measurements = re.search(r"for arguments in (.*);", script)[1]
+    measurements = re.findall(r'"([^"]*)"', measurements)
+    program = re.search(r"perf=build/(\S+)", script)[1]
+    assert measurements
+    with tempfile.TemporaryDirectory() as name:
+        alone = pathlib.Path(name)
+        for path in built_by(folder, names):
+            (alone / path).parent.mkdir(parents=True, exist_ok=True)
+            if (folder / path).exists():
+                shutil.copy2(folder / path, alone / path, follow_symlinks=(folder / path).is_file())
+        for arguments in measurements:
+            few = ["-w", "0", "-n", "1", *(["-e", "64K"] if "-b" in arguments.split() else [])]
+            done = subprocess.run([alone / program, *arguments.split(), *few], capture_output=True, text=True, check=False)
+            print(f"{program} {arguments}: exit status {done.returncode}", done.stderr, sep="\n")
+            if done.returncode != 0:
+                sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
