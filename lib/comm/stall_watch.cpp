@@ -25,13 +25,13 @@ Result<void> StallWatch::check_stalled(int64_t idle_ns) {
   Standing mine = standing(idle_ns);
   std::vector<Recorder::Awaited> awaited;
   for (const Standing::Awaited& a : mine.awaited) awaited.push_back({a.peer, a.sends});
-  monitor_.recorder().waits(idle_ns, awaited);
+  monitor_.recorder().record_wait(idle_ns, awaited);
   TUTTI_TRY_ASSIGN(const std::string word, monitor_.comparison().look(std::move(mine)));
   if (!word.empty()) monitor_.watch().ending().tell(word);
   if (!monitor_.inquiry().is_due(idle_ns)) return {};
   if (const std::string question = monitor_.inquiry().question(); !question.empty())
     monitor_.watch().ending().tell(question);
-  monitor_.recorder().finds(why_waiting());
+  monitor_.recorder().record_reason(why_waiting());
   return {};
 }
 

@@ -84,7 +84,7 @@ Result<void> Progress::look(const Attendee* attendee) {
     next_word_ns_ = kFirstWordNs;
   }
   const int64_t idle_ns = now - since_ns_;
-  recorder_.waits(idle_ns, behind);
+  recorder_.record_wait(idle_ns, behind);
   if (behind.empty()) return {};
   const double idle_seconds = static_cast<double>(idle_ns) * 1e-9;
   if (idle_seconds >= limit_seconds_)

@@ -163,7 +163,7 @@ void Recorder::end(bool well) {
   finish(slot, well);
 }
 
-void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {
+void Recorder::record_wait(int64_t idle_ns, std::span<const Awaited> awaited) {
   TraceHeader& header = memory_->header;
   const size_t n = std::min(awaited.size(), TraceHeader::kMostAwaited);
   header.waiting_nth.store(0, std::memory_order_release);
@@ -175,7 +175,7 @@ void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {
   header.waiting_nth.store(begun_, std::memory_order_release);
 }
 
-void Recorder::finds(const std::string& why) {
+void Recorder::record_reason(const std::string& why) {
   TraceHeader& header = memory_->header;
   header.found_nth.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);  // as in keep(); the reader is read_trace()

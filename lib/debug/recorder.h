@@ -3,9 +3,9 @@
 // ask why a job hangs. They are in a file in shared memory, so that they can be read from outside while the process
 // hangs, and after it was killed (trace.h reads them). If there is no room for a file, the memory is private.
 //
-// Threading: begin(), end(), waits() and finds() belong to one thread at a time, the one whose turn it is,
-// tell_lateness() to the one that watches the peers; the others are for any thread, but share() only while nothing is
-// under way. An entry read while it is written may be left out, but is never a mixture of two operations.
+// Threading: begin(), end(), record_wait() and record_reason() belong to one thread at a time, the one whose turn it
+// is, tell_lateness() to the one that watches the peers; the others are for any thread, but share() only while nothing
+// is under way. An entry read while it is written may be left out, but is never a mixture of two operations.
 #pragma once
 
 #include <algorithm>
@@ -154,9 +154,9 @@ class Recorder {
     int rank;
     bool takes;  // it must take a message from this rank
   };
-  void waits(int64_t idle_ns, std::span<const Awaited> awaited);
+  void record_wait(int64_t idle_ns, std::span<const Awaited> awaited);
   // Records the sentence on why it waits, for readers who cannot ask ranks of other hosts.
-  void finds(const std::string& why);
+  void record_reason(const std::string& why);
   // The number with which a tool has asked which rank comes late; 0: none has asked.
   uint64_t lateness_asked() const { return header().lateness_asked.load(std::memory_order_acquire); }
   void tell_lateness(uint64_t asked, const std::string& sentence);

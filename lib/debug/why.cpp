@@ -10,15 +10,15 @@ namespace tutti {
 namespace {
 
 // What keeps a rank from going on, the worst last. kWorks and kWaits are not causes.
-enum class Plight { kWaits, kWorks, kUnknown, kElsewhere, kFailed, kSilent, kStopped, kGone };
+enum class RankState { kWaits, kWorks, kUnknown, kElsewhere, kFailed, kSilent, kStopped, kGone };
 
 std::string seconds(int64_t ns) {
   return format("%.1f s", static_cast<double>(std::max<int64_t>(ns, 0)) / 1e9);
 }
 
-class Inquest {
+class Diagnosis {
  public:
-  explicit Inquest(const Witnesses& witnesses) : witnesses_(witnesses) {
+  explicit Diagnosis(const Witnesses& witnesses) : witnesses_(witnesses) {
     // If all are gone, somebody has ended the whole job, and what counts is the operation that each was in.
     looks_back_ = !witnesses.empty() &&
                   std::all_of(witnesses.begin(), witnesses.end(), [](const auto& w) { return is_gone(w.second); });
@@ -36,7 +36,7 @@ class Inquest {
     const std::vector<int> chain = chain_from(start);
     if (chain.empty()) return circle_from(start);
     const std::string& found = witnesses_.at(start).trace.wait.found;
-    if (plight(chain.back()) == Plight::kUnknown && !found.empty()) return found;
+    if (state_of(chain.back()) == RankState::kUnknown && !found.empty()) return found;
     std::string text;
     for (size_t i = 0; i + 1 < chain.size(); i++)
       text += i == 0 ? format("rank %d waits for rank %d", chain[0], chain[1])
@@ -47,23 +47,23 @@ class Inquest {
 
   static bool is_gone(const Witness& w) { return w.process_state == 'X' || w.process_state == 'Z'; }
 
-  Plight plight(int rank) const {
+  RankState state_of(int rank) const {
     const auto found = witnesses_.find(rank);
-    if (found == witnesses_.end()) return Plight::kUnknown;
-    if (!found->second.silent.empty()) return Plight::kSilent;
+    if (found == witnesses_.end()) return RankState::kUnknown;
+    if (!found->second.silent.empty()) return RankState::kSilent;
     const Trace& trace = found->second.trace;
     const char state = found->second.process_state;
-    if (is_gone(found->second) && !looks_back_) return Plight::kGone;
-    if (state == 'T' || state == 't') return Plight::kStopped;
-    if (trace.has_failed()) return Plight::kFailed;
-    if (!trace.wait.awaited.empty()) return Plight::kWaits;
-    return trace.is_in_operation() ? Plight::kWorks : Plight::kElsewhere;
+    if (is_gone(found->second) && !looks_back_) return RankState::kGone;
+    if (state == 'T' || state == 't') return RankState::kStopped;
+    if (trace.has_failed()) return RankState::kFailed;
+    if (!trace.wait.awaited.empty()) return RankState::kWaits;
+    return trace.is_in_operation() ? RankState::kWorks : RankState::kElsewhere;
   }
 
   int longest_waiting() const {
     int found = -1;
     for (const auto& [rank, w] : witnesses_)
-      if (plight(rank) == Plight::kWaits &&
+      if (state_of(rank) == RankState::kWaits &&
           (found < 0 || w.trace.wait.since_ns < witnesses_.at(found).trace.wait.since_ns))
         found = rank;
     return found;
@@ -76,9 +76,9 @@ class Inquest {
     int worst = -1;
     for (; !next.empty(); next.pop_front()) {
       const int rank = next.front();
-      const Plight how = plight(rank);
-      if (how >= Plight::kUnknown && (worst < 0 || how > plight(worst))) worst = rank;
-      if (how != Plight::kWaits) continue;
+      const RankState how = state_of(rank);
+      if (how >= RankState::kUnknown && (worst < 0 || how > state_of(worst))) worst = rank;
+      if (how != RankState::kWaits) continue;
       for (const Recorder::Awaited& awaited : witnesses_.at(rank).trace.wait.awaited)
         if (before.try_emplace(awaited.rank, rank).second) next.push_back(awaited.rank);
     }
@@ -102,7 +102,7 @@ class Inquest {
   std::string without_waiters() const {
     int worst = -1;
     for (const auto& [rank, w] : witnesses_)
-      if (plight(rank) >= Plight::kFailed && (worst < 0 || plight(rank) > plight(worst))) worst = rank;
+      if (state_of(rank) >= RankState::kFailed && (worst < 0 || state_of(rank) > state_of(worst))) worst = rank;
     if (worst >= 0) return cause(worst);
     if (witnesses_.empty()) return "no rank on this host can be seen";
     const auto& [rank, w] = *witnesses_.begin();
@@ -110,8 +110,8 @@ class Inquest {
   }
 
   std::string cause(int rank) const {
-    const Plight how = plight(rank);
-    if (how == Plight::kUnknown)
+    const RankState how = state_of(rank);
+    if (how == RankState::kUnknown)
       return format("nothing is known here about rank %d: it is on another host, or has destroyed its communicator",
                     rank);
     const auto& [trace, state, elsewhere, is_remote, silent] = witnesses_.at(rank);
@@ -119,20 +119,20 @@ class Inquest {
     const int pid = trace.process.pid;
     const std::string its = format("its process %d%s", pid, is_remote ? (" on host " + trace.host).c_str() : "");
     switch (how) {
-      case Plight::kGone: return format("rank %d is gone: %s has ended (%s)", rank, its.c_str(), where.c_str());
-      case Plight::kStopped:
+      case RankState::kGone: return format("rank %d is gone: %s has ended (%s)", rank, its.c_str(), where.c_str());
+      case RankState::kStopped:
         return format(
             "rank %d is stopped (%s): %s was stopped by a signal or a debugger; kill -CONT %d lets it continue", rank,
             where.c_str(), its.c_str(), pid);
-      case Plight::kSilent: return silent + ", though its host is up: its process is stopped, or gets no CPU time";
-      case Plight::kFailed: return format("rank %d has given up: %s", rank, trace.error.c_str());
-      case Plight::kElsewhere:
+      case RankState::kSilent: return silent + ", though its host is up: its process is stopped, or gets no CPU time";
+      case RankState::kFailed: return format("rank %d has given up: %s", rank, trace.error.c_str());
+      case RankState::kElsewhere:
         return format(
             "rank %d has not called it yet: it is %s, and %s %s", rank, where.c_str(), its.c_str(),
             elsewhere.empty() ? occupation(state) : ("is in another group's operation: " + elsewhere).c_str());
-      case Plight::kWaits:
-      case Plight::kWorks:
-      case Plight::kUnknown: break;
+      case RankState::kWaits:
+      case RankState::kWorks:
+      case RankState::kUnknown: break;
     }
     return format("rank %d is %s", rank, where.c_str());
   }
@@ -187,7 +187,7 @@ std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder, bool wit
 
 std::string why(const Witnesses& witnesses, int asked) {
   if (asked >= 0 && !witnesses.contains(asked)) return format("nothing is known here about rank %d", asked);
-  return Inquest(witnesses).sentence(asked);
+  return Diagnosis(witnesses).sentence(asked);
 }
 
 std::string place_in_order(const Trace& trace) {

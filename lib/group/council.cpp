@@ -53,46 +53,46 @@ bool Council::takes_part(const Without& without, int rank) const {
   return !lost_.contains(rank) && !std::binary_search(without.begin(), without.end(), rank);
 }
 
-int Council::coordinator(const Without& without, const Matter& matter) const {
-  for (int rank = matter.promised; rank < rank_; rank++)
+int Council::coordinator(const Without& without, const Instance& instance) const {
+  for (int rank = instance.promised; rank < rank_; rank++)
     if (takes_part(without, rank)) return rank;
   return rank_;
 }
 
 void Council::join(const Without& without, std::string vote) {
-  Matter& matter = matters_[without];
-  matter.vote = std::move(vote);
-  matter.result.reset();
-  matter.missing.reset();
-  matter.told = -1;
-  proceed(without, matter);
+  Instance& instance = instances_[without];
+  instance.vote = std::move(vote);
+  instance.result.reset();
+  instance.missing.reset();
+  instance.told = -1;
+  proceed(without, instance);
 }
 
 void Council::leave(const Without& without) {
-  Matter& matter = matters_[without];
-  matter.vote.reset();
-  if (matter.told >= 0) tell(without, matter, matter.told);
+  Instance& instance = instances_[without];
+  instance.vote.reset();
+  if (instance.told >= 0) tell(without, instance, instance.told);
 }
 
 void Council::name_missing(const Without& without) {
   const std::vector<int> absent = missing(without);
-  if (coordinator(without, matters_[without]) != rank_) return;
+  if (coordinator(without, instances_[without]) != rank_) return;
   const std::string bytes = message(kMissing, without).all(absent).take();
-  for (const auto& [rank, state] : matters_[without].states) send_(rank, bytes);
+  for (const auto& [rank, state] : instances_[without].states) send_(rank, bytes);
 }
 
 std::optional<Decision> Council::take_result(const Without& without) {
-  return std::exchange(matters_[without].result, std::nullopt);
+  return std::exchange(instances_[without].result, std::nullopt);
 }
 
 std::vector<int> Council::missing(const Without& without) {
-  const Matter& matter = matters_[without];
-  const int chief = coordinator(without, matter);
-  if (chief != rank_) return matter.missing ? *matter.missing : std::vector<int>{};
+  const Instance& instance = instances_[without];
+  const int chief = coordinator(without, instance);
+  if (chief != rank_) return instance.missing ? *instance.missing : std::vector<int>{};
   std::vector<int> ranks;
   for (int rank = 0; rank < n_ranks_; rank++) {
-    const auto state = matter.states.find(rank);
-    const bool votes = state != matter.states.end() && state->second.vote;
+    const auto state = instance.states.find(rank);
+    const bool votes = state != instance.states.end() && state->second.vote;
     if (rank != rank_ && takes_part(without, rank) && !votes) ranks.push_back(rank);
   }
   return ranks;
@@ -100,9 +100,9 @@ std::vector<int> Council::missing(const Without& without) {
 
 std::set<int> Council::wanted() const {
   std::set<int> ranks;
-  for (const auto& [without, matter] : matters_) {
-    if (!matter.vote) continue;
-    const int chief = coordinator(without, matter);
+  for (const auto& [without, instance] : instances_) {
+    if (!instance.vote) continue;
+    const int chief = coordinator(without, instance);
     if (chief != rank_) ranks.insert(chief);
     for (int rank = 0; chief == rank_ && rank < n_ranks_; rank++)
       if (rank != rank_ && takes_part(without, rank)) ranks.insert(rank);
@@ -112,91 +112,91 @@ std::set<int> Council::wanted() const {
 
 void Council::lose(int rank) {
   if (!lost_.insert(rank).second) return;
-  for (auto& [without, matter] : matters_) {
-    matter.states.erase(rank);
-    proceed(without, matter);
+  for (auto& [without, instance] : instances_) {
+    instance.states.erase(rank);
+    proceed(without, instance);
   }
 }
 
 // Sends what could not be sent without a connection.
 void Council::connected(int rank) {
-  for (auto& [without, matter] : matters_) {
-    matter.summoned.erase(rank);
-    if (matter.told == rank) matter.told = -1;
-    proceed(without, matter);
+  for (auto& [without, instance] : instances_) {
+    instance.summoned.erase(rank);
+    if (instance.told == rank) instance.told = -1;
+    proceed(without, instance);
   }
 }
 
-void Council::tell(const Without& without, Matter& matter, int to) {
-  matter.promised = std::max(matter.promised, to);
-  const auto votes = static_cast<uint32_t>(matter.vote.has_value());
+void Council::tell(const Without& without, Instance& instance, int to) {
+  instance.promised = std::max(instance.promised, to);
+  const auto votes = static_cast<uint32_t>(instance.vote.has_value());
   const std::string state =
-      message(kState, without).all(++matter.serial, matter.epoch, votes, matter.vote.value_or("")).take();
-  matter.told = send_(to, state) ? to : -1;
+      message(kState, without).all(++instance.serial, instance.epoch, votes, instance.vote.value_or("")).take();
+  instance.told = send_(to, state) ? to : -1;
 }
 
-void Council::proceed(const Without& without, Matter& matter) {
-  help_late(without, matter);
-  if (!matter.vote) return;
-  const int chief = coordinator(without, matter);
+void Council::proceed(const Without& without, Instance& instance) {
+  help_late(without, instance);
+  if (!instance.vote) return;
+  const int chief = coordinator(without, instance);
   if (chief != rank_) {
-    if (matter.told != chief) tell(without, matter, chief);
+    if (instance.told != chief) tell(without, instance, chief);
     return;
   }
-  matter.promised = rank_;
-  if (have_all_voted(without, matter)) decide(without, matter);
+  instance.promised = rank_;
+  if (have_all_voted(without, instance)) decide(without, instance);
 }
 
 // A rank helps even if it no longer waits itself.
-void Council::help_late(const Without& without, Matter& matter) {
-  if (!matter.last) return;
-  for (const auto& [rank, state] : matter.states) {
-    if (state.epoch >= matter.epoch || matter.handed[rank] == matter.epoch) continue;
-    if (send_(rank, with_decision(kDecided, without, *matter.last))) matter.handed[rank] = matter.epoch;
+void Council::help_late(const Without& without, Instance& instance) {
+  if (!instance.last) return;
+  for (const auto& [rank, state] : instance.states) {
+    if (state.epoch >= instance.epoch || instance.handed[rank] == instance.epoch) continue;
+    if (send_(rank, with_decision(kDecided, without, *instance.last))) instance.handed[rank] = instance.epoch;
   }
 }
 
 // Summons the ranks that have said nothing, or are ahead.
-bool Council::have_all_voted(const Without& without, Matter& matter) {
+bool Council::have_all_voted(const Without& without, Instance& instance) {
   bool all = true;
   for (int rank = 0; rank < n_ranks_; rank++) {
     if (rank == rank_ || !takes_part(without, rank)) continue;
-    const auto found = matter.states.find(rank);
-    const State* const state = found == matter.states.end() ? nullptr : &found->second;
-    if (state != nullptr && state->epoch == matter.epoch && state->vote) continue;
+    const auto found = instance.states.find(rank);
+    const State* const state = found == instance.states.end() ? nullptr : &found->second;
+    if (state != nullptr && state->epoch == instance.epoch && state->vote) continue;
     all = false;
-    const uint64_t marker = matter.epoch + 1;
-    if ((state == nullptr || state->epoch > matter.epoch) && matter.summoned[rank] != marker) {
-      if (send_(rank, message(kSummon, without).put(matter.epoch).take())) matter.summoned[rank] = marker;
+    const uint64_t marker = instance.epoch + 1;
+    if ((state == nullptr || state->epoch > instance.epoch) && instance.summoned[rank] != marker) {
+      if (send_(rank, message(kSummon, without).put(instance.epoch).take())) instance.summoned[rank] = marker;
     }
   }
   return all;
 }
 
-void Council::decide(const Without& without, Matter& matter) {
+void Council::decide(const Without& without, Instance& instance) {
   Decision decision;
-  decision.epoch = matter.epoch;
+  decision.epoch = instance.epoch;
   random_bytes(decision.nonce.data(), decision.nonce.size());
   for (int rank = 0; rank < n_ranks_; rank++) {
     if (!takes_part(without, rank)) continue;
     decision.members.push_back(rank);
-    decision.votes.push_back(rank == rank_ ? *matter.vote : *matter.states.at(rank).vote);
+    decision.votes.push_back(rank == rank_ ? *instance.vote : *instance.states.at(rank).vote);
   }
   const std::string bytes = with_decision(kDecided, without, decision);
-  for (auto& [rank, state] : matter.states) {
+  for (auto& [rank, state] : instance.states) {
     send_(rank, bytes);
     state.epoch = decision.epoch + 1;
     state.vote.reset();
   }
-  adopt(matter, std::move(decision));
+  adopt(instance, std::move(decision));
 }
 
-void Council::adopt(Matter& matter, Decision decision) {
-  if (decision.epoch < matter.epoch) return;
-  matter.epoch = decision.epoch + 1;
-  if (matter.vote) matter.result = decision;
-  matter.vote.reset();
-  matter.last = std::move(decision);
+void Council::adopt(Instance& instance, Decision decision) {
+  if (decision.epoch < instance.epoch) return;
+  instance.epoch = decision.epoch + 1;
+  if (instance.vote) instance.result = decision;
+  instance.vote.reset();
+  instance.last = std::move(decision);
 }
 
 bool Council::hear(int from, std::string_view bytes) {
@@ -204,14 +204,14 @@ bool Council::hear(int from, std::string_view bytes) {
   const auto kind = r.get<uint32_t>();
   const auto without = read_ranks(r, n_ranks_);
   if (!without || std::binary_search(without->begin(), without->end(), rank_)) return false;
-  if (matters_.size() >= kMostMatters && !matters_.contains(*without)) return true;
-  Matter& matter = matters_[*without];
+  if (instances_.size() >= kMostMatters && !instances_.contains(*without)) return true;
+  Instance& instance = instances_[*without];
   if (!takes_part(*without, from)) return true;
   if (kind == kSummon) {
     const auto epoch = r.get<uint64_t>();
-    if (!r.ok() || from > rank_ || from < matter.promised) return r.ok();
-    if (epoch < matter.epoch && matter.last) send_(from, with_decision(kKnown, *without, *matter.last));
-    tell(*without, matter, from);
+    if (!r.ok() || from > rank_ || from < instance.promised) return r.ok();
+    if (epoch < instance.epoch && instance.last) send_(from, with_decision(kKnown, *without, *instance.last));
+    tell(*without, instance, from);
     return true;
   }
   if (kind == kState) {
@@ -221,22 +221,22 @@ bool Council::hear(int from, std::string_view bytes) {
     r.all(state.serial, state.epoch, votes, vote);
     if (!r.ok()) return false;
     if (votes != 0) state.vote = std::move(vote);
-    if (from < rank_ || state.serial <= matter.states[from].serial) return true;
-    matter.states[from] = std::move(state);
-    proceed(*without, matter);
+    if (from < rank_ || state.serial <= instance.states[from].serial) return true;
+    instance.states[from] = std::move(state);
+    proceed(*without, instance);
     return true;
   }
   if (kind == kMissing) {
     auto missing = read_ranks(r, n_ranks_);
-    if (missing && from >= matter.promised) matter.missing = std::move(missing);
+    if (missing && from >= instance.promised) instance.missing = std::move(missing);
     return missing.has_value();
   }
   auto decision = Decision::from_bytes(r.get_string(), n_ranks_);
   if (!decision || (kind != kDecided && kind != kKnown)) return false;
-  if (kind == kDecided && from < matter.promised) return true;
-  if (kind == kKnown && coordinator(*without, matter) != rank_) return true;
-  adopt(matter, std::move(*decision));
-  proceed(*without, matter);
+  if (kind == kDecided && from < instance.promised) return true;
+  if (kind == kKnown && coordinator(*without, instance) != rank_) return true;
+  adopt(instance, std::move(*decision));
+  proceed(*without, instance);
   return true;
 }
 

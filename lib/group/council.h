@@ -14,7 +14,7 @@
 // a mistake, the rank is shut out.
 //
 // A Council has no sockets and no threads: its owner serialises the calls, passes on the messages, and makes the wanted
-// connections. All ranks except those in `without` take part; each such list is a separate matter.
+// connections. All ranks except those in `without` take part; each such list is an instance of its own.
 #pragma once
 
 #include <array>
@@ -62,7 +62,7 @@ class Council {
   // The ranks that are waited for: the coordinator knows them, and tells the others in name_missing().
   std::vector<int> missing(const Without& without);
   void name_missing(const Without& without);
-  int coordinator(const Without& without) { return coordinator(without, matters_[without]); }
+  int coordinator(const Without& without) { return coordinator(without, instances_[without]); }
 
   bool hear(int from, std::string_view message);  // false: the message is invalid
   void lose(int rank);
@@ -75,7 +75,7 @@ class Council {
     uint64_t serial = 0, epoch = 0;
     std::optional<std::string> vote;
   };
-  struct Matter {
+  struct Instance {
     uint64_t epoch = 0;  // of the next decision
     std::optional<Decision> last, result;
     std::optional<std::string> vote;           // this rank's, while it waits
@@ -88,18 +88,18 @@ class Council {
   };
 
   bool takes_part(const Without& without, int rank) const;
-  int coordinator(const Without& without, const Matter& matter) const;
-  void proceed(const Without& without, Matter& matter);
-  void tell(const Without& without, Matter& matter, int to);
-  void help_late(const Without& without, Matter& matter);
-  bool have_all_voted(const Without& without, Matter& matter);
-  void decide(const Without& without, Matter& matter);
-  void adopt(Matter& matter, Decision decision);
+  int coordinator(const Without& without, const Instance& instance) const;
+  void proceed(const Without& without, Instance& instance);
+  void tell(const Without& without, Instance& instance, int to);
+  void help_late(const Without& without, Instance& instance);
+  bool have_all_voted(const Without& without, Instance& instance);
+  void decide(const Without& without, Instance& instance);
+  void adopt(Instance& instance, Decision decision);
 
   const int rank_, n_ranks_;
   const Send send_;
   std::set<int> lost_;
-  std::map<Without, Matter> matters_;
+  std::map<Without, Instance> instances_;
 };
 
 // A Council over the control connections, for threads that block.

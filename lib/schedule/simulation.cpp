@@ -47,7 +47,7 @@ Result<void> LaneRuns::connect_lane(LaneRun& lane) {
     if (!links) return wrong(place(lane) + ": " + links.error().message);
     lane.links.push_back(links.value());
     const int recv = links.value().recv;
-    if (recv != -1) lane.heard = lane.heard == -1 || lane.heard == recv ? recv : kEveryone;
+    if (recv != -1) lane.only_recv = lane.only_recv == -1 || lane.only_recv == recv ? recv : kEveryone;
   }
   lane.at = steps.begin();
   if (steps.empty()) lane.round = options_.rounds;
@@ -323,7 +323,7 @@ Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
 Value Simulation::receive(LaneRun& lane, int index) {
   Message message = pop(index);
   // A message's clock includes those of all earlier messages on its link.
-  if (lane.heard == index)
+  if (lane.only_recv == index)
     lane.clock = std::move(message.clock);
   else
     lane.clock.learn(message.clock);

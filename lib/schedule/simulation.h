@@ -25,7 +25,7 @@ struct LaneRun {
   bool queued = true;
   std::vector<Placeable> placeable;  // if the collective reduces
   size_t next_placeable = 0;
-  int heard = -1;             // the only link that it receives from; kEveryone: several
+  int only_recv = -1;         // the only link that it receives from; kEveryone: several
   std::vector<int> everyone;  // links from all ranks if some step receives from everyone; -1 for this rank's own
   Clock clock;
 };

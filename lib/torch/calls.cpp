@@ -153,7 +153,7 @@ bool name_place(uint64_t* number, const Call& call, PyObject* frame) {
 
 // Attributes this thread's operations from now on to this call, by the user's code that is nearest on the stack. False
 // with an exception.
-bool stand_at(const Call& call) {
+bool set_place(const Call& call) {
   const Frame at = user_frame();
   if (PyErr_Occurred() != nullptr) return false;
   PyObject* const frame = at.frame ? at.frame.get() : Py_None;
@@ -240,7 +240,7 @@ template <typename Run>
 PyObject* carry_out(PyObject* group, PyObject* what, PyObject* first, const Operand& x, PyObject* done, Run run) {
   const Ref profiled(PyObject_CallFunctionObjArgs(bound.profiles, nullptr));
   const tuttiComm_t comm = profiled && profiled.get() == Py_False ? comm_of(group) : nullptr;
-  if (comm == nullptr || !stand_at({what, first, first == Py_None ? 0 : 1, uintptr_t{x.type}, &x.shape}))
+  if (comm == nullptr || !set_place({what, first, first == Py_None ? 0 : 1, uintptr_t{x.type}, &x.shape}))
     return fall_back();
   PyThreadState* const thread = PyEval_SaveThread();
   const tuttiResult_t result = run(comm);
@@ -361,17 +361,17 @@ PyObject* barrier(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
                    [](tuttiComm_t comm) { return tutti_calls.barrier(comm, nullptr); });
 }
 
-// stand_at(what, first tensor or None, how many)
-PyObject* stand(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+// set_place(what, first tensor or None, how many)
+PyObject* set_place_of(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3 || tutti_calls.set_place == nullptr) {
-    PyErr_SetString(PyExc_TypeError, "stand_at(what, first, tensors) after bind()");
+    PyErr_SetString(PyExc_TypeError, "set_place(what, first, tensors) after bind()");
     return nullptr;
   }
   PyObject* const first = arguments[1];
   Shape shape;
   const Ref dtype(first == Py_None ? hold(Py_None) : Ref(PyObject_GetAttr(first, s_dtype)));  // torch keeps it alive
   if (!dtype || (first != Py_None && !get_shape(first, &shape)) ||
-      !stand_at(
+      !set_place(
           {arguments[0], first, PyLong_AsSsize_t(arguments[2]), reinterpret_cast<uintptr_t>(dtype.get()), &shape}))
     return nullptr;
   Py_RETURN_NONE;
@@ -423,7 +423,7 @@ PyMethodDef methods[] = {
     {"broadcast", function(broadcast), METH_FASTCALL, nullptr},
     {"reduce", function(reduce), METH_FASTCALL, nullptr},
     {"reduce_scatter", function(reduce_scatter), METH_FASTCALL, nullptr},
-    {"stand_at", function(stand), METH_FASTCALL, nullptr},
+    {"set_place", function(set_place_of), METH_FASTCALL, nullptr},
     {"forget_places", function(forget_places), METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -103,8 +103,8 @@ TEST_CASE("what an operation waited for, and why, is not said of the next one") 
   const Recorder::Awaited awaited[] = {{1, true}};
   recorder.begin(sum(1));
   const int64_t before_ns = now_ns();
-  recorder.waits(1'000'000'000, awaited);
-  recorder.finds("because");
+  recorder.record_wait(1'000'000'000, awaited);
+  recorder.record_reason("because");
   const int64_t since_ns = read_trace(recorder).wait.since_ns + 1'000'000'000;
   CHECK((since_ns >= before_ns && since_ns <= now_ns()));
   CHECK(read_trace(recorder).wait.awaited.size() == 1);
@@ -112,7 +112,7 @@ TEST_CASE("what an operation waited for, and why, is not said of the next one") 
   recorder.end();
   recorder.begin(sum(2));
   CHECK(read_trace(recorder).wait.awaited.empty());
-  recorder.waits(1'000'000, awaited);
+  recorder.record_wait(1'000'000, awaited);
   CHECK(read_trace(recorder).wait.awaited.size() == 1);
   CHECK(read_trace(recorder).wait.found.empty());
 }
@@ -132,9 +132,9 @@ TEST_CASE("what has ended is not ended again, and the first reason stays") {
 TEST_CASE("of the ranks that an operation waits for the first 64 are kept, and what follows them stays") {
   Recorder recorder;
   recorder.begin(sum(1));
-  recorder.finds("because");
+  recorder.record_reason("because");
   const std::vector<Recorder::Awaited> awaited(70, Recorder::Awaited{5, false});
-  recorder.waits(1'000'000, awaited);
+  recorder.record_wait(1'000'000, awaited);
   CHECK(read_trace(recorder).wait.awaited.size() == 64);
   CHECK(read_trace(recorder).wait.found == "because");
 }
@@ -274,7 +274,7 @@ TEST_CASE("whose process is in another group's operation is told, and nobody els
   CHECK(elsewhere() == "");  // neither another process's operation nor one of its own group
   const Recorder::Awaited awaited[] = {{1, false}};
   busy.begin(sum(1));
-  busy.waits(0, awaited);
+  busy.record_wait(0, awaited);
   CHECK(tutti_test::contains(elsewhere(), "in AllReduce(count=10, int32, sum) as operation 1, for "));
   CHECK(tutti_test::contains(elsewhere(), ", where it waits for rank 1 of that group"));
 }

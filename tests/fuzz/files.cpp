@@ -50,7 +50,7 @@ std::string genuine_recorder() {
     if (kind + 1 < kCollectives) recorder.end();
   }
   const Recorder::Awaited awaited[] = {{1, false}};
-  recorder.waits(1'000'000'000, awaited);
+  recorder.record_wait(1'000'000'000, awaited);
   std::string bytes(sizeof(TraceMemory), '\0');
   memcpy(bytes.data(), &recorder.memory(), sizeof(TraceMemory));
   constexpr uint64_t kMagic = TraceHeader::kMagic;

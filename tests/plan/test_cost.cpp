@@ -60,7 +60,8 @@ TEST_CASE("cost: more ranks never cost less") {
 
 TEST_CASE("cost: a rank alone copies") {
   for_each_way([](Collective collective, Algo algo) {
-    CHECK(cost(collective, algo, 1000, facts_of(1, 1)) == Approx(2000 * built_in_prices().shm.byte));  // reads, writes
+    CHECK(cost(collective, algo, 1000, facts_of(1, 1)) ==
+          Catch::Approx(2000 * built_in_prices().shm.byte));  // reads, writes
   });
 }
 
@@ -100,9 +101,9 @@ TEST_CASE("cost: ranks that share CPUs wait for their turns, and for each other'
   CHECK(price_ns(three_hops, crowded, turns) == 3 * 4 * 10);
   const RankCost alone = rank_cost_of(Collective::kAllReduce, Algo::kRing, 1 << 20, roomy),
                  shared = rank_cost_of(Collective::kAllReduce, Algo::kRing, 1 << 20, crowded);
-  CHECK(shared.here.messages == Approx(4 * alone.here.messages));
-  CHECK(shared.here.bytes == Approx(4 * alone.here.bytes));
-  CHECK(shared.summed_bytes == Approx(4 * alone.summed_bytes));
+  CHECK(shared.here.messages == Catch::Approx(4 * alone.here.messages));
+  CHECK(shared.here.bytes == Catch::Approx(4 * alone.here.bytes));
+  CHECK(shared.summed_bytes == Catch::Approx(4 * alone.summed_bytes));
 }
 
 TEST_CASE("cost: bytes are far where all buffers of a host do not fit its caches") {
@@ -141,15 +142,15 @@ TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
     return cost(Collective::kAllReduce, algo_named(algo), bytes, far) -
            cost(Collective::kAllReduce, algo_named(algo), bytes, near);
   };
-  CHECK(more("ring", 1024) == Approx(14 * 40e6).epsilon(0.01));
-  CHECK(more("oneshot", 1024) == Approx(40e6).epsilon(0.01));
-  CHECK(more("circulant", 1024) == Approx(6 * 40e6).epsilon(0.01));  // there and back
-  CHECK(more("doubling", 1024) == Approx(3 * 40e6).epsilon(0.01));
-  CHECK(more("ring", 16 << 20) == Approx(14 * 40e6).epsilon(0.1));  // of one round
+  CHECK(more("ring", 1024) == Catch::Approx(14 * 40e6).epsilon(0.01));
+  CHECK(more("oneshot", 1024) == Catch::Approx(40e6).epsilon(0.01));
+  CHECK(more("circulant", 1024) == Catch::Approx(6 * 40e6).epsilon(0.01));  // there and back
+  CHECK(more("doubling", 1024) == Catch::Approx(3 * 40e6).epsilon(0.01));
+  CHECK(more("ring", 16 << 20) == Catch::Approx(14 * 40e6).epsilon(0.1));  // of one round
   near.racks.n = 2, near.racks.largest = 4;
   far = near;
   far.racks.latency_ns = 40'000'000;
-  CHECK(more("racks", 1024) == Approx(2 * 40e6).epsilon(0.01));
+  CHECK(more("racks", 1024) == Catch::Approx(2 * 40e6).epsilon(0.01));
 }
 
 TEST_CASE("cost: of CPUs and network the longer one counts, and most of the other") {
@@ -158,9 +159,9 @@ TEST_CASE("cost: of CPUs and network the longer one counts, and most of the othe
   const RankCost cost{.summed_bytes = 300, .out_bytes = 60};  // 60 ns in the network
   Prices prices;
   prices.summed_byte = 0.1;
-  CHECK(price_ns(cost, facts, prices) == Approx(60 + 30 * kOneByOne));
+  CHECK(price_ns(cost, facts, prices) == Catch::Approx(60 + 30 * kOneByOne));
   prices.summed_byte = 1;
-  CHECK(price_ns(cost, facts, prices) == Approx(300 + 60 * kOneByOne));
+  CHECK(price_ns(cost, facts, prices) == Catch::Approx(300 + 60 * kOneByOne));
 }
 
 TEST_CASE("cost: hosts that are far apart have a round trip's bytes under way, within limits") {
@@ -171,7 +172,7 @@ TEST_CASE("cost: hosts that are far apart have a round trip's bytes under way, w
   far.racks.latency_ns = 500'000;
   CHECK(under_way_bytes(far) == 0);  // all in one rack: a round trip of 4 ms
   far.racks.n = 2;
-  CHECK(static_cast<double>(under_way_bytes(far)) == Approx(2 * 625'000 / 2));  // 5 ms; shared by two ranks
+  CHECK(static_cast<double>(under_way_bytes(far)) == Catch::Approx(2 * 625'000 / 2));  // 5 ms; shared by two ranks
   far.wire_latency_ns = 1'000'000'000;
   CHECK(under_way_bytes(far) == 16 << 20);
   far.hosts = 1;

@@ -52,17 +52,17 @@ TEST_CASE("tcp: a connection is as fast as of late, whatever silence came betwee
   rate.add(1e6, 0.001);
   CHECK(rate.bytes_per_second() == 0);  // too short for an estimate
   learn(50e6, 1);
-  CHECK(rate.bytes_per_second() == Approx(50e6).epsilon(0.01));
+  CHECK(rate.bytes_per_second() == Catch::Approx(50e6).epsilon(0.01));
   learn(0, 1.9);
   CHECK(rate.bytes_per_second() > 5e6);  // the connection may have recovered
   learn(50e6, 1);
-  CHECK(rate.bytes_per_second() == Approx(50e6).epsilon(0.01));
+  CHECK(rate.bytes_per_second() == Catch::Approx(50e6).epsilon(0.01));
   rate.add(64e3, 1.9);  // as seen by a rank that has computed meanwhile
   CHECK(rate.bytes_per_second() > 5e6);
   learn(1e6, 1);
-  CHECK(rate.bytes_per_second() == Approx(1e6).epsilon(0.02));
+  CHECK(rate.bytes_per_second() == Catch::Approx(1e6).epsilon(0.02));
   for (int i = 0; i < 20; i++) rate.add(i % 10 == 9 ? 1e6 : 0, 0.01);  // answers that take a while count
-  CHECK(rate.bytes_per_second() == Approx(10e6).epsilon(0.3));
+  CHECK(rate.bytes_per_second() == Catch::Approx(10e6).epsilon(0.3));
 }
 
 TEST_CASE("tcp: a connection that looks too slow for its part, and gets none, is tried again") {
@@ -72,12 +72,12 @@ TEST_CASE("tcp: a connection that looks too slow for its part, and gets none, is
   const bool is_loaded = GENERATE(true, false);
   tcp::Silence silence;
   silence.rate.add(1e5, 0.1);
-  REQUIRE(silence.rate.bytes_per_second() == Approx(1e6));
+  REQUIRE(silence.rate.bytes_per_second() == Catch::Approx(1e6));
   int64_t now = 1000 * tcp::kMs;
   for (int i = 0; i < 500; i++) silence.look(here.get(), now += 10 * tcp::kMs, is_loaded);
   const double after = silence.rate.bytes_per_second();
   CHECK(is_loaded == (after > 50e6));  // 1 % each time
-  CHECK(is_loaded != (after == Approx(1e6)));
+  CHECK(is_loaded != (after == Catch::Approx(1e6)));
   silence.look(here.get(), now + 3'600'000 * tcp::kMs, is_loaded);  // there was nothing to do
   CHECK(silence.rate.bytes_per_second() < 1.02 * after);
 }

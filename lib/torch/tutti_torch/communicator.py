@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from . import library
 from .errors import TuttiError, check, error_of
-from .places import stand_at_end
+from .places import set_place_at_end
 from .work import TuttiWork, completers
 
 _log = logging.getLogger("tutti_torch")
@@ -201,7 +201,7 @@ def _at_exit() -> None:
     error = getattr(sys, "last_value", None)
     failed = error is not None
     if _open:
-        stand_at_end(error)
+        set_place_at_end(error)
     # In the same order on all ranks, or they would wait for each other.
     for communicator in sorted(_open.values(), key=lambda each: each.order):
         if failed:

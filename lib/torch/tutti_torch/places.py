@@ -54,7 +54,7 @@ def use(module: Any) -> None:
     _calls = module
 
 
-def stand_at(number: int) -> None:
+def set_place(number: int) -> None:
     """Names the place from which this thread's next operations are called."""
     global _set_place
     if _set_place is None:
@@ -124,7 +124,7 @@ def place(what: str, tensors: Sequence[torch.Tensor]) -> int:
     return number(what, tensors[0] if tensors else None, len(tensors), _user_frame(sys._getframe()))
 
 
-def stand_at_end(error: BaseException | None) -> None:
+def set_place_at_end(error: BaseException | None) -> None:
     """Tells the peers that the program ends, and with which error, if any."""
     text = "its program has ended"
     if error is not None:
@@ -134,16 +134,16 @@ def stand_at_end(error: BaseException | None) -> None:
             trace = trace.tb_next
         if trace is not None:
             text += f" at {_file(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
-    stand_at(_name(text))
+    set_place(_name(text))
 
 
 def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None]) -> Callable[..., None]:
     """Names the calling place to the library, for the calls that issue() makes on this thread, and returns issue(). If
     torch's profiler is on, it records issue() as it does the operations of its own backends."""
     if _calls is not None:
-        _calls.stand_at(what, tensors[0] if tensors else None, len(tensors))
+        _calls.set_place(what, tensors[0] if tensors else None, len(tensors))
     else:
-        stand_at(place(what, tensors))
+        set_place(place(what, tensors))
     if not _profiles():
         return issue
 

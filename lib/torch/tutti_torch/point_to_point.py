@@ -23,7 +23,7 @@ import torch.distributed as dist
 from . import library
 from .communicator import Communicator
 from .errors import TuttiError
-from .places import stand_at
+from .places import set_place
 from .rendezvous import make_id, poll
 from .tensors import write
 from .work import TuttiWork
@@ -122,7 +122,7 @@ class Outbox(_Channel):
     def _run(self) -> None:
         api, comm = library.load(), None
         while (item := self._queue.get()) is not None:
-            stand_at(item.place)
+            set_place(item.place)
             try:
                 if comm is None:
                     unique = make_id()
@@ -207,7 +207,7 @@ class Inbox(_Channel):
                     self._changed.wait()
                 if self._closed:
                     raise TuttiError(f"the group was destroyed{self.channels.label}", library.INVALID_USAGE)
-                stand_at(self._posted[0].place)
+                set_place(self._posted[0].place)
             if comm is None:
                 store, key = self.channels.store, _key(self.peer, self.channels.rank)
                 if not poll(store, [key], self._is_wanted, 0.02):

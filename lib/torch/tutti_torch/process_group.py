@@ -21,7 +21,7 @@ from .exchanges import Exchanges
 from .group_base import DEVICES, one
 from .lanes import HostLane, Lanes
 from .monitored_barrier import monitored_barrier
-from .places import place, stand_at
+from .places import place, set_place
 from .point_to_point import Channels, Receive
 from .reductions import Reductions
 from .rendezvous import Meeting, forget_id
@@ -203,7 +203,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
     def shutdown(self) -> None:
         """Collective. Waits at most a minute for the other ranks, then goes on with a warning."""
-        stand_at(place("destroy_process_group", []))
+        set_place(place("destroy_process_group", []))
         self._channels.close(timedelta(seconds=EXIT_LIMIT_S))
         self._lanes.close()
         self._channels.abort()
@@ -211,7 +211,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
             self._others.shutdown()
 
     def abort(self) -> None:
-        stand_at(place("abort", []))
+        set_place(place("abort", []))
         self._lanes.abort()
         self._channels.abort()
         if self._others is not None:
@@ -234,7 +234,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
                 f"reconfigure: this rank's handle {self._handle} is not among the {len(handles)} that were given: "
                 "get_reconfigure_handle() returns it"
             )
-        stand_at(place("reconfigure", []))
+        set_place(place("reconfigure", []))
         self._lanes.abort()
         self._channels.abort()
         store = dist.PrefixStore(f"tutti/{opts.uuid}", self._first_store)
