@@ -66,6 +66,18 @@ def test_movements(comm):
     comm.barrier()
 
 
+def test_large_messages_both_ways(comm):
+    """Of more than a link holds: with send and recv one after the other each rank would wait for the next."""
+    mine, got = of(comm.rank, (1_000_000,), "float64"), np.empty(1_000_000)
+    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    assert comm.sendrecv(mine, to, got, source) is got
+    same(got, of(source, (1_000_000,), "float64"))
+    got[:] = 0
+    same(comm.sendrecv(mine, to, got, source, async_op=True).wait(60), of(source, (1_000_000,), "float64"))
+    complaint("peer", comm.sendrecv, mine, comm.size, got, source)
+    comm.barrier()
+
+
 def test_under_way(comm):
     handles = [comm.all_reduce(np.full(1000, float(i + comm.rank)), async_op=True) for i in range(20)]
     comm.barrier()

@@ -1,7 +1,9 @@
 """Every collective, with types, sizes and layouts that c10d's callers use."""
 import functools
 import os
+import time
 import unittest
+import weakref
 from datetime import timedelta
 from unittest import mock
 
@@ -281,6 +283,77 @@ class Collectives(unittest.TestCase):
         exchanged = functional.all_to_all_single(torch.full((2,), float(rank)), [1, 1], [1, 1], group)
         self.same(exchanged + 0, torch.tensor([0.0, 1.0]))
         self.same(functional.broadcast(torch.full((2,), float(rank)), 1, group) + 0, torch.ones(2))
+
+    @ranks.on(2)
+    def test_functional_results_as_arguments(self, rank, n):
+        """Results that nobody has waited for yet have no memory of their own."""
+        import torch.distributed._functional_collectives as functional
+
+        def result():
+            made = functional.all_reduce(torch.full((4,), rank + 1.0), "sum", dist.group.WORLD)
+            self.assertIsInstance(made, functional.AsyncCollectiveTensor)
+            return made
+
+        threes, sixes = torch.full((4,), 3.0), torch.full((4,), 6.0)
+        y = result()
+        dist.all_reduce(y)
+        self.same(y + 0, sixes)
+        y = result()
+        dist.broadcast(y, 0)
+        self.same(y + 0, threes)
+        everyone = torch.zeros(8)
+        dist.all_gather_into_tensor(everyone, result())
+        self.same(everyone, torch.full((8,), 3.0))
+        part = functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+        dist.reduce_scatter_tensor(part, result())
+        self.same(part + 0, torch.full((2,), 6.0))
+        y = result()
+        if rank == 0:
+            dist.send(y, 1)
+        else:
+            dist.recv(y, 0)
+        self.same(y + 0, threes)
+        bits = functional.all_reduce(torch.tensor([rank]), "sum", dist.group.WORLD)
+        dist.all_reduce(bits, dist.ReduceOp.BOR)
+        self.same(bits + 0, torch.tensor([1]))
+
+    @ranks.on(2)
+    def test_bits_in_inference_mode(self, rank, n):
+        with torch.inference_mode():
+            flags, ones = torch.tensor([1 << rank]), torch.ones(4, dtype=torch.int64)
+            dist.all_reduce(flags, dist.ReduceOp.BOR)
+            self.same(flags, torch.tensor([3]))
+            part = torch.zeros(2, dtype=torch.int64)
+            dist.reduce_scatter_tensor(part, ones, dist.ReduceOp.BXOR)
+            self.same(part, torch.zeros(2, dtype=torch.int64))
+
+    @ranks.on(2)
+    def test_refused_in_the_middle(self, rank, n):
+        """An operation is under way when the next one of the same call is refused: its memory is not freed before it ends."""
+        lane, store = dist.group.WORLD._lanes.host, dist.group.WORLD._own_store
+        used, into = torch.ones(100_000), torch.zeros(200_000)
+        gone = weakref.ref(used)
+
+        def issue(comm, stream, mine=used):
+            gather = tutti_torch.library.load().tuttiAllGather
+            lane.check(gather(mine.data_ptr(), into.data_ptr(), mine.numel(), tutti_torch.library.FLOAT32, comm, stream))
+            raise ValueError("refused")
+
+        if rank == 1:
+            store.wait(["checked"])
+        with self.assertRaisesRegex(ValueError, "refused"):
+            lane.launch("all_gather", [used], True, issue, [into])
+        del used, issue
+        if rank == 0:
+            self.assertIsNotNone(gone())
+            store.set("checked", "")
+        dist.barrier()
+        for _ in range(3000):  # the stream's thread may not have finished
+            if gone() is None:
+                break
+            time.sleep(0.01)
+        self.assertIsNone(gone())
+        self.same(into, torch.ones(200_000))
 
     @ranks.on(2)
     def test_again_after_destruction(self, rank, n):

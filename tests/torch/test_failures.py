@@ -66,6 +66,26 @@ class Failures(unittest.TestCase):
         for elements in (1000, 5):
             self.run_ranks(2, body, dies=1)
 
+    def test_message_from_a_rank_that_has_left(self):
+        """It came before the rank left, ahead of another that was asked for first."""
+
+        def body(rank, n):
+            if rank == 1:
+                dist.send(torch.full((3,), 2.0), 0, tag=2)
+                dist.send(torch.full((3,), 1.0), 0, tag=1)
+                os._exit(0)
+            tensor = torch.zeros(3)
+            dist.recv(tensor, 1, tag=1)
+            self.assertEqual(tensor.tolist(), [1, 1, 1])
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
+                dist.recv(tensor, 1, tag=3)
+            dist.recv(tensor, 1, tag=2)
+            self.assertEqual(tensor.tolist(), [2, 2, 2])
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
+                dist.recv(tensor, 1, tag=2)
+
+        self.run_ranks(2, body, dies=1)
+
     def test_rank_that_never_comes(self):
         def late(rank, size, path):
             if rank == 2:

@@ -2,6 +2,7 @@
 import time
 import unittest
 import weakref
+from datetime import timedelta
 
 import prerequisites
 import ranks
@@ -106,7 +107,7 @@ class PointToPoint(unittest.TestCase):
 
         inbox = object.__new__(Inbox)  # without a thread
         inbox.peer, inbox.error, inbox._changed = 1, None, threading.Condition()
-        inbox._posted, inbox._kept = [], []
+        inbox._posted, inbox._kept, inbox._closed = [], [], False
         r1, r2, r3 = (Receive(t, t, 5, TuttiWork([t]).begin(), 0) for t in (torch.zeros(1) for _ in range(3)))
         finish = r1.finish
         r1.finish = lambda *arguments: (finish(*arguments), inbox.post(r3))
@@ -152,6 +153,23 @@ class PointToPoint(unittest.TestCase):
             total = torch.ones(3, 2).t()
             dist.all_reduce(total, async_op=True).wait()
             self.same(total, torch.full((2, 3), 2.0))
+
+    @ranks.on(2)
+    def test_after_the_end_of_the_group(self, rank, n):
+        """Neither an open channel nor a new one takes messages any more: no thread would ever send them."""
+        group = dist.new_group(timeout=timedelta(seconds=60))
+        if rank == 0:
+            group.send([torch.ones(2)], 1, 0).wait()
+        else:
+            group.recv([torch.ones(2)], 0, 0).wait()
+        dist.barrier()
+        group.abort()
+        for peer in (1 - rank, 1 - rank):
+            begun = time.monotonic()
+            with self.assertRaisesRegex(RuntimeError, "destroyed|abort"):
+                group.send([torch.ones(2)], peer, 0).wait()
+            self.assertLess(time.monotonic() - begun, 20)
+        dist.barrier()
 
     def test_a_copy_that_fails(self):
         """A failing thread's error becomes that of the receive."""

@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,8 @@ class Communicator:
         return self._run("tuttiBarrier", (), (), None, async_op)
 
     def send(self, array: Any, peer: int, *, async_op: bool = False) -> Any:
-        """Sends to rank `peer`, which calls recv."""
+        """Sends to rank `peer`, which calls recv. It may wait until that rank does: two ranks that send to each other need
+        sendrecv."""
         buffer = view(array, "array")
         return self._run("tuttiSend", (buffer,), (*movable(buffer, "array"), peer), array, async_op)
 
@@ -134,6 +136,22 @@ class Communicator:
         """Receives into `array` as much as rank `peer` sends."""
         buffer = view(array, "array", is_written=True)
         return self._run("tuttiRecv", (buffer,), (*movable(buffer, "array"), peer), array, async_op)
+
+    def sendrecv(self, array: Any, to: int, out: Any, of: int, *, async_op: bool = False) -> Any:
+        """Sends `array` to rank `to` and at the same time receives from rank `of` into `out`, which it returns."""
+        send, recv = view(array, "array"), view(out, "out", is_written=True)
+        messages = (("tuttiSend", send, movable(send, "array"), to), ("tuttiRecv", recv, movable(recv, "out"), of))
+
+        def issue(stream: int | None) -> None:
+            self._api.tuttiGroupStart()
+            try:
+                for name, buffer, count, peer in messages:
+                    self.call(name, buffer.ctypes.data, *count, peer, stream=stream)
+            finally:
+                code = self._api.tuttiGroupEnd()
+            check(code)
+
+        return self._launch(issue, (send, recv), out, async_op)
 
     def close(self) -> None:
         """Finishes what is under way, then waits until all ranks have closed. Runs at exit at the latest."""
@@ -170,15 +188,22 @@ class Communicator:
     def _run(self, name: str, arrays: tuple[np.ndarray, ...], call: tuple[int, ...], result: Any, async_op: bool) -> Any:
         """Calls a function of the C API, which takes the arrays' addresses, then `call`."""
         addresses = [array.ctypes.data for array in arrays]
+
+        def issue(stream: int | None) -> None:
+            self.call(name, *addresses, *call, stream=stream)
+
+        return self._launch(issue, arrays, result, async_op)
+
+    def _launch(self, issue: Callable[[int | None], None], arrays: tuple[np.ndarray, ...], result: Any, async_op: bool) -> Any:
         if not async_op:
-            self.call(name, *addresses, *call)
+            issue(None)
             return result
         with self._guard:  # so that callbacks follow their operations
             if self._stream is None:
                 stream = ctypes.c_void_p()
                 check(self._api.tuttiStreamCreate(ctypes.byref(stream)))
                 self._stream = stream.value
-            self.call(name, *addresses, *call, stream=self._stream)
+            issue(self._stream)
             handle = Handle(self, result, arrays)
             check(library.when_done(self._stream, handle._complete))
         return handle

@@ -68,7 +68,12 @@ class HostLane(Lane):
             return work
         communicator = self.communicator
         stream = communicator.stream
-        issue(comm, stream)
+        try:
+            issue(comm, stream)
+        except BaseException:
+            # What it has launched before its error still uses this memory.
+            library.when_done(stream, lambda _, used=(issue, keep, results): None)
+            raise
         work.begin()
 
         def done(code: int) -> None:
@@ -91,7 +96,10 @@ class HostLane(Lane):
 
 
 class CudaWork(dist.Work):
-    """One operation on a device. `stream` is the one it runs on, None if that was the current one."""
+    """One operation on a device. `stream` is the one it runs on, None if that was the current one. Whoever waits for it
+    keeps `used` alive so long."""
+
+    used: object = None
 
     def __init__(self, lane: CudaLane, results: list[torch.Tensor], stream: Any = None) -> None:
         super().__init__()
@@ -153,17 +161,24 @@ class CudaLane(Lane):
             return CudaWork(self, results)
         with self._guard:
             self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
-                issue(comm, self._stream.cuda_stream)
-                if finish is not None:
-                    finish()
-            work = CudaWork(self, results, self._stream)
-            # A graph that is being captured has memory of its own, and events that cannot be queried.
-            if not torch.cuda.is_current_stream_capturing():
-                while self._in_use and self._in_use[0][0]._event.query():
-                    self._in_use.popleft()
-                self._in_use.append((work, (keep, finish)))
+            try:
+                with torch.cuda.stream(self._stream):
+                    issue(comm, self._stream.cuda_stream)
+                    if finish is not None:
+                        finish()
+            finally:  # after an error, too: what was launched before it still uses the memory
+                work = CudaWork(self, results, self._stream)
+                self._hold(work, (issue, finish, keep))
         return work
+
+    def _hold(self, work: CudaWork, used: object) -> None:
+        """Keeps what the operation uses alive until it is done."""
+        if torch.cuda.is_current_stream_capturing():
+            work.used = used  # until the caller has waited: events of a graph that is being captured cannot be queried
+            return
+        while self._in_use and self._in_use[0][0]._event.query():
+            self._in_use.popleft()
+        self._in_use.append((work, used))
 
     def close(self) -> None:
         super().close()  # waits for the device

@@ -125,6 +125,9 @@ class Outbox(_Channel):
             set_place(item.place)
             try:
                 if comm is None:
+                    broken = self.channels.group_error()
+                    if broken is not None:
+                        raise broken
                     unique = make_id()
                     self.channels.store.set(_key(self.channels.rank, self.peer), unique)
                     comm = self._connect(unique, 0)
@@ -141,6 +144,7 @@ class Outbox(_Channel):
                 raise
             item.work.complete()
             del header, data, item  # or the tensor would live until the next message
+        raise self.channels.destroyed()  # to whoever sends later
 
     def _fail(self, error: BaseException) -> None:
         self.error = error
@@ -163,8 +167,10 @@ class Inbox(_Channel):
 
     def post(self, receive: Receive) -> None:
         with self._changed:
+            # What has arrived is delivered even if the sender is gone by now.
+            arrived = self._kept if not self._closed else []
+            kept = next((message for message in arrived if message[0] == receive.tag), None)
             error = self.error
-            kept = next((message for message in self._kept if message[0] == receive.tag), None) if not error else None
             if error is None and kept is None:
                 self._posted.append(receive)
                 self._changed.notify()
@@ -206,7 +212,7 @@ class Inbox(_Channel):
                 while not (self._posted or self._closed):
                     self._changed.wait()
                 if self._closed:
-                    raise TuttiError(f"the group was destroyed{self.channels.label}", library.INVALID_USAGE)
+                    raise self.channels.destroyed()
                 set_place(self._posted[0].place)
             if comm is None:
                 store, key = self.channels.store, _key(self.peer, self.channels.rank)
@@ -260,16 +266,18 @@ class Channels:
         self,
         store: dist.Store,
         rank: int,
-        size: int,
         init_s: int,
         label: str,
         group_error: Callable[[], Optional[BaseException]],
     ) -> None:
-        self.store, self.rank, self.size, self.init_s, self.label = store, rank, size, init_s, label
+        self.store, self.rank, self.init_s, self.label = store, rank, init_s, label
         self.group_error = group_error
         self._guard = threading.Lock()
         self._out: dict[int, Outbox] = {}
         self._in: dict[int, Inbox] = {}
+
+    def destroyed(self) -> TuttiError:
+        return TuttiError(f"the group was destroyed{self.label}", library.INVALID_USAGE)
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int, place: int) -> TuttiWork:
         with self._guard:

@@ -88,7 +88,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
             """Why no more messages can come, if so; raises if the communicator was destroyed or aborted."""
             return communicator.async_error() if communicator.handle else None
 
-        self._channels = Channels(own_store, rank, size, init_s, label, broken)
+        self._channels = Channels(own_store, rank, init_s, label, broken)
         self._barriers = itertools.count()
 
     # ---- what c10d asks of a group ----
@@ -186,7 +186,9 @@ class TuttiProcessGroup(Reductions, Exchanges):
             *(ranks.index(self._rank), len(ranks)),
             timeout or self._timeout,
             [self._global_ranks[rank] for rank in ranks],
+            self._devices,
         )
+        _watch(made)
         made.setGroupName(name)
         made.setGroupDesc(group_desc or "")
         return made
@@ -266,6 +268,14 @@ def _lost_of(global_ranks: list[int]) -> list[int]:
     return [rank for rank, in_job in enumerate(global_ranks) if in_job in lost]
 
 
+def _watch(group: TuttiProcessGroup) -> None:
+    """Has a new group's calls compared, recorded and sorted where that is wanted."""
+    group._compares, group._records = dist.get_debug_level() == dist.DebugLevel.DETAIL, is_recorded(group)
+    group._find_short_way()
+    if group._compares or group._records or group._others is not None:
+        group.__class__ = SortingProcessGroup
+
+
 def create(options: Any, _: Any = None) -> TuttiProcessGroup:
     """c10d calls this to create a group."""
     _serve_monitored_barrier()
@@ -274,10 +284,7 @@ def create(options: Any, _: Any = None) -> TuttiProcessGroup:
     place = (options.store, options.group_rank, options.group_size, options.timeout)
     waits = getattr(options, "enable_reconfigure", False)
     group = TuttiProcessGroup(*place, list(options.global_ranks_in_group), devices, others, waits)
-    group._compares, group._records = dist.get_debug_level() == dist.DebugLevel.DETAIL, is_recorded(group)
-    group._find_short_way()
-    if group._compares or group._records or others is not None:
-        group.__class__ = SortingProcessGroup
+    _watch(group)
     return group
 
 

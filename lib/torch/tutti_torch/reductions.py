@@ -13,7 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from . import calls, library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
-from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction
+from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction, waited, write
 from .work import TuttiWork
 
 _ALL_REDUCE = c10d.AllreduceOptions()
@@ -79,8 +79,10 @@ class Reductions(GroupBase):
     def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
         """Completes at once what takes several operations in a row, so that no later call comes between them."""
         for tensor, result in zip(tensors, results):
-            if result is not tensor:
-                with torch.no_grad():  # for parameters; a sparse tensor has no memory that detach() would share
+            if result is not tensor and tensor.layout is torch.strided:
+                write(tensor, result)
+            elif result is not tensor:
+                with torch.no_grad():  # a sparse tensor has no memory that detach() would share
                     tensor.copy_(result)
         return TuttiWork(tensors)
 
@@ -173,6 +175,7 @@ class Reductions(GroupBase):
         lane = self._lanes.of(*(tensor for output, source, _ in pairs for tensor in (output, source)))
         parts = []
         for output, source, counts in pairs:
+            output = waited(output)
             if source.numel() != (sum(counts) if counts else output.numel() * self._size):
                 raise TuttiError(
                     f"reduce_scatter: an input of {source.numel()} elements does not fit an output of "

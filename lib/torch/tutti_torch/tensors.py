@@ -66,6 +66,13 @@ def check_dense(tensor: torch.Tensor) -> None:
         )
 
 
+def waited(tensor: torch.Tensor) -> torch.Tensor:
+    """What is in a result of torch's functional collectives (AsyncCollectiveTensor), which has no memory of its own, once
+    it is there; any other tensor as it is."""
+    wait = getattr(tensor, "trigger_wait", None)
+    return tensor if wait is None else wait()
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether its elements are contiguous and aligned to their type (other libraries' memory may not be)."""
     is_as_it_lies = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
@@ -75,6 +82,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or a copy that is plain."""
     check_dense(tensor)
+    tensor = waited(tensor)
     return tensor if _is_plain(tensor) else tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
 
@@ -113,6 +121,7 @@ class Reduction(NamedTuple):
 
 def reduction(tensor: torch.Tensor, number: int) -> Reduction:
     """How to reduce `tensor` with the operator of that number (not a bitwise one of integers, nor PREMUL_SUM)."""
+    tensor = waited(tensor)
     if (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous() and not tensor.is_neg():
         code, op = TYPES.get(tensor.dtype), _OPS.get(number)
         if code is not None and op is not None:
@@ -151,6 +160,7 @@ def stage(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable
     """Buffers to receive into in place of `tensors`, and a function that then copies their contents there."""
     for tensor in tensors:
         check_dense(tensor)
+    tensors = [waited(tensor) for tensor in tensors]
     buffers = [
         tensor if _is_plain(tensor) else torch.empty_like(tensor, memory_format=torch.contiguous_format)
         for tensor in tensors
