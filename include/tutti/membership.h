@@ -66,8 +66,9 @@ TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList,
  * a failure of its own, that the others should stop waiting and form a new group. Operations under way and later ones
  * return tuttiInvalidUsage here and, on the other ranks, tuttiRemoteError naming this rank. Unlike tuttiCommAbort it
  * keeps the handle: tuttiCommShrink without a list makes a new communicator of all live ranks, including this one. If
- * `comm` is already broken, nothing changes. revokeFlags is 0. Does not block; any thread. Errors: tuttiInvalidArgument
- * (revokeFlags, not a live communicator), tuttiInvalidUsage (its creation is under way). */
+ * `comm` is already broken, nothing changes. revokeFlags is 0. Waits until the operations that are queued on this
+ * process's streams have ended, never for a peer; any thread. Errors: tuttiInvalidArgument (revokeFlags, not a live
+ * communicator), tuttiInvalidUsage (its creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags);
 
 /* The ranks of `comm` and new ones form a new communicator of nRanks ranks; all old and new ranks call this. Each rank

@@ -74,9 +74,11 @@ Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
   TUTTI_TRY_ASSIGN(LaunchInfo info, detect_launcher());
   info.encrypts = read.options.encrypt;
   // Never in the background: processes count these calls, so they must stay in order.
+  const int64_t asked_ns = now_ns();
   TUTTI_TRY_ASSIGN(const UniqueId id, unique_id_from_launcher(info, read.deadline()));
+  const double spent_seconds = static_cast<double>(now_ns() - asked_ns) * 1e-9;
   return create(comm, read, [=, options = read.options](const Deadline& deadline) {
-    return Communicator::create(id, info.rank, info.n_ranks, options, deadline);
+    return Communicator::create(id, info.rank, info.n_ranks, options, deadline.plus_seconds(-spent_seconds));
   });
 }
 

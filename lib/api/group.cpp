@@ -144,8 +144,12 @@ void take_tickets(std::vector<Pending>& operations, Start& start) {
       operations[i].ticket = operations[i].use->take_ticket();
       continue;
     }
+    const tuttiComm_t handle = d.pending->handle;
+    const auto aborted = d.pending->use.member().aborted();
     d.stream->enqueue(std::move(d.item), [&d] { return d.pending->ticket = d.pending->use->take_ticket(); });
     d.pending.reset();
+    // tuttiCommAbort waits for this operation, and has perhaps looked at the stream before it was there.
+    if (*aborted) end_queued(handle);
   }
 }
 

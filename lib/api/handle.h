@@ -42,7 +42,6 @@ class Use {
   explicit Use(tuttiComm_t handle);
   explicit operator bool() const { return comm_ != nullptr; }
   Communicator* operator->() const { return comm_; }
-  Communicator& operator*() const { return *comm_; }
   // A live handle has no communicator while its creation is under way, and if that failed.
   bool is_live() const { return member_ != nullptr; }
   Member& member() const { return *member_; }

@@ -67,6 +67,7 @@ Result<void> revoke(tuttiComm_t comm, int flags) {
   if (flags != 0) return invalid_argument(format("revokeFlags=%d is not 0", flags));
   TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   use->abort("tuttiCommRevoke");
+  end_queued(comm);
   return {};
 }
 

@@ -132,8 +132,13 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
                        format("tuttiCommCreateGroup with ranks=%s: all of these ranks must call it, with the same list",
                               list_of(mine).c_str())));
   TUTTI_TRY(std::move(made));
-  if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash)
-    return meet(from, members, leader, theirs.id, deadline.extended_since(called_ns));  // as in split()
+  if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash) {
+    auto met = meet(from, members, leader, theirs.id, deadline.extended_since(called_ns));  // as in split()
+    // The note to a rank that has not called waits in its link, and would be taken for that of a later call.
+    const bool may_be_unread = leader == comm->rank() && !notes.empty();
+    if (may_be_unread && !met && met.error().code == Code::kTimeout) comm->monitor().watch().ending().fail(met.error());
+    return met;
+  }
   const Error error{Code::kInvalidUsage,
                     format("tuttiCommCreateGroup: rank %d has ranks=%s, rank %d has ranks=%s: all of these ranks must "
                            "call it, with the same list",

@@ -39,10 +39,12 @@ class Live {
   }
   Result<std::shared_ptr<Thing>> find(Handle* handle) { return look(handle, false); }
   Result<std::shared_ptr<Thing>> remove(Handle* handle) { return look(handle, true); }
+  // Those of this process: in a forked child a lock of the parent's may be held for ever.
   std::vector<std::shared_ptr<Thing>> all() {
     const std::lock_guard lock(mutex_);
     std::vector<std::shared_ptr<Thing>> all;
-    for (const auto& [handle, thing] : things_) all.push_back(thing);
+    for (const auto& [handle, thing] : things_)
+      if (!is_of_parent(handle)) all.push_back(thing);
     return all;
   }
 
@@ -54,11 +56,13 @@ class Live {
       return invalid_argument(handle == nullptr
                                   ? format("%s is NULL", name_)
                                   : format("%s=%p is not a live %s", name_, static_cast<void*>(handle), name_));
-    if (reinterpret_cast<uintptr_t>(handle) <= g_of_parent) return is_of_parent(name_, handle);
+    if (is_of_parent(handle)) return api::is_of_parent(name_, handle);
     auto thing = found->second;
     if (erase) things_.erase(found);
     return thing;
   }
+
+  static bool is_of_parent(const Handle* handle) { return reinterpret_cast<uintptr_t>(handle) <= g_of_parent; }
 
   const char* name_;
   std::mutex mutex_;
@@ -138,8 +142,9 @@ Result<std::shared_ptr<Stream>> tutti::api::find_stream(tuttiStream_t handle) {
 
 void tutti::api::end_queued(tuttiComm_t comm) {
   const auto instead = []() -> Result<void> {
-    return Error{Code::kInvalidUsage,
-                 "tuttiCommAbort, or tuttiCommShrink with TUTTI_SHRINK_ABORT, was called on this rank"};
+    return Error{
+        Code::kInvalidUsage,
+        "tuttiCommAbort, tuttiCommRevoke, or tuttiCommShrink with TUTTI_SHRINK_ABORT, was called on this rank"};
   };
   std::map<uint64_t, Stream::Work> taken;
   for (const auto& stream : streams().all()) stream->take_out(comm, instead, &taken);

@@ -34,7 +34,8 @@ Result<void> check_majority(const std::vector<int>& members, const std::vector<i
 
 }  // namespace
 
-// A rank found to be lost meanwhile is left out of the next attempt, to which all the others come.
+// A rank found to be lost meanwhile is left out of the next attempt, to which all the others come. What fails several
+// times although no rank was lost, such as two ranks that no transport connects, fails for good.
 Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, const std::vector<int>& excluded,
                                                            const CommOptions& options, const Deadline& limit) {
   const int64_t called_ns = now_ns();
@@ -50,15 +51,18 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
   }
   const TicketLock::Turn turn(shrinks_, place);
   const Deadline deadline = limit.extended_since(called_ns);  // waiting for its turn does not count
-  for (;;) {
+  constexpr int kMostAttempts = 3;
+  std::vector<int> members;
+  for (int attempts = 1;; attempts++) {
     TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
     rendezvous.set_round_trip_ns((*me_.roster)[me_.rank].network.round_trip_ns);
     const size_t expected = static_cast<size_t>(n_ranks()) - excluded.size();
     if (!excluded.empty() && rendezvous.members().size() != expected)
       return too_few(monitor_.watch(), excluded, rendezvous.members(), n_ranks());
     if (options.majority) TUTTI_TRY(check_majority(rendezvous.members(), excluded, n_ranks()));
+    if (std::exchange(members, rendezvous.members()) != rendezvous.members()) attempts = 1;
     auto made = create(rendezvous, options, deadline);
-    if (made || !rendezvous.must_restart() || deadline.passed()) return made;
+    if (made || !rendezvous.must_restart() || attempts == kMostAttempts || deadline.passed()) return made;
   }
 }
 

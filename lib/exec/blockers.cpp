@@ -2,10 +2,9 @@
 
 namespace tutti {
 
-// Calls visit(link, for_slot, step) for each link that blocks a lane, and for links with unsent messages, with a null
-// step. False if some lane is not blocked.
+// Calls visit(link, for_slot, step) for each link that blocks a lane. False if some lane is not blocked.
 template <class Visit>
-bool Blockers::for_each(Visit&& visit) const {
+bool Blockers::for_each_blocking(Visit&& visit) const {
   bool all_blocked = true;
   for (const BoundLane& lane : program_.lanes) {
     if (lane.done()) continue;
@@ -22,9 +21,20 @@ bool Blockers::for_each(Visit&& visit) const {
       block_on(*step.send, true);
     all_blocked = all_blocked && blocked;
   }
+  return all_blocked;
+}
+
+// The same for links with unsent messages, with a null step.
+template <class Visit>
+void Blockers::for_each_unsent(Visit&& visit) const {
   for (Link* link : program_.sends)
     if (link->unsent() > 0) visit(*link, true, nullptr);
-  return all_blocked;
+}
+
+template <class Visit>
+void Blockers::for_each(Visit&& visit) const {
+  for_each_blocking(visit);
+  for_each_unsent(visit);
 }
 
 // Of the last message that this operation sends there.
@@ -48,11 +58,14 @@ Result<void> Blockers::poll() const {
 
 bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
   bool may_sleep = true;
-  const bool all_blocked = for_each([&](Link& link, bool, const BoundStep*) {
+  const auto sleep_on = [&](Link& link, bool, const BoundStep*) {
     tuttiWait wait{-1, 0};
     if (!link.wait_begin(&wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
-  });
+  };
+  // These first, because they are polled, which after wait_begin() might take the news that is to wake this rank.
+  for_each_unsent(sleep_on);
+  const bool all_blocked = for_each_blocking(sleep_on);
   // Since advance() a message may have arrived, or the last unsent one may have left.
   return may_sleep && all_blocked && !sleepers->empty();
 }

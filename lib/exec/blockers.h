@@ -37,7 +37,11 @@ class Blockers {
 
  private:
   template <class Visit>
-  bool for_each(Visit&& visit) const;
+  bool for_each_blocking(Visit&& visit) const;
+  template <class Visit>
+  void for_each_unsent(Visit&& visit) const;
+  template <class Visit>
+  void for_each(Visit&& visit) const;
   TagWords last_tag(const Link& link) const;
 
   const Program& program_;

@@ -37,6 +37,7 @@ struct BoundLane {
   bool expecting = false;  // the next step has posted its message's place, or waits for the receiver to post it
 
   bool done() const { return next == steps.size(); }
+  bool is_whole() const { return before + after == 0; }
 };
 
 // Bytes at an offset from one of the bases: the buffers, and the messages that a step has received.

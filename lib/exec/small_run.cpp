@@ -30,7 +30,7 @@ void SmallRun::prepare(Program& program, const BoundCall& what) {
   clear();
   const Call& call = what.call;
   const Lowering lowering{program, what};
-  if (lowering.layout.rounds(call.count) > 1 || program.lanes.size() != 1 || program.lanes[0].after > 0) return;
+  if (lowering.layout.rounds(call.count) > 1 || program.lanes.size() != 1 || !program.lanes[0].is_whole()) return;
   if (program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
   bases_ = program.workspace.bases.data();

@@ -108,7 +108,8 @@ void PeerWatch::serve() {
       for (const auto& [peer, seconds] : *silent_seconds) lose_host(peer, seconds);
       if (config_.tick) config_.tick(*this);
     }
-    for (const auto& [peer, why] : connector_.unreachable()) lose(peer);
+    for (const auto& [peer, why] : connector_.unreachable())
+      if (lines_.with(peer) == 0) lose(peer);  // else that rank has made the connection, and lives
     dial_wanted();
     return {};
   });

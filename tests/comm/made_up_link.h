@@ -34,6 +34,8 @@ struct MadeUpEnd {
   std::vector<std::string> sent;  // the bytes of each published message, wherever they were
   std::vector<const void*> exposed_at;
   int revokes = 0, releases = 0, publishes = 0, posts = 0, posts_ahead = 0;
+  bool asleep = false;  // between wait_begin and wait_end
+  int polls_asleep = 0;
   bool placing = false;  // between acquire and publish, in the receiver's buffer
 
   std::vector<char> slot = std::vector<char>(256 << 10);
@@ -47,6 +49,7 @@ inline tuttiTransport made_up_transport() {
   };
   tuttiTransport table{TUTTI_TRANSPORT_ABI_VERSION, sizeof(tuttiTransport), "made-up"};
   table.link_poll = [](tuttiLink* link, tuttiLinkState* state, tuttiTransportError* error) {
+    end(link)->polls_asleep += end(link)->asleep;
     if (state != nullptr) state->unsent = end(link)->unsent, state->culprit_plus_1 = end(link)->culprit_plus_1;
     return fail(end(link)->fails, error);
   };
@@ -86,9 +89,10 @@ inline tuttiTransport made_up_transport() {
   };
   table.wait_begin = [](tuttiLink* link, tuttiWait* wait) {
     wait->peer_cpu_plus_1 = end(link)->cpu_plus_1;
+    end(link)->asleep = true;
     return end(link)->may_sleep ? 1 : 0;
   };
-  table.wait_end = [](tuttiLink*) {};
+  table.wait_end = [](tuttiLink* link) { end(link)->asleep = false; };
   table.link_close = [](tuttiLink*) {};
   table.revoke = [](tuttiLink* link) { end(link)->revokes++; };
   table.read = [](tuttiLink* link, const void** data, tuttiTransportError* error) {

@@ -313,6 +313,21 @@ TEST_CASE("executor: a rank does not sleep while one of its lanes can go on") {
   CHECK_FALSE(run.blockers().prepare_sleep(&sleepers));
 }
 
+TEST_CASE("executor: a link that will be slept on is not polled any more, which might take the news that is to wake") {
+  Bench bench;
+  bench.to.has_slot = false;
+  bench.to.may_sleep = bench.from.may_sleep = true;
+  bench.to.unsent = GENERATE(0u, 1u);
+  bench.add_lane({Bench::send(bench.out)});
+  bench.add_lane({bench.receive()});
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kIdle);
+  std::vector<Blockers::Sleeper> sleepers;
+  CHECK(run.blockers().prepare_sleep(&sleepers));
+  CHECK((bench.to.asleep && bench.from.asleep));
+  CHECK(bench.to.polls_asleep + bench.from.polls_asleep == 0);
+}
+
 // 160 KB in slots of 128: two rounds, each of whole cache lines.
 TEST_CASE("executor: a value that is larger than a slot goes in rounds, every step in each of them") {
   Bench bench;

@@ -64,6 +64,11 @@ TEST_CASE("executor: a lane of many steps is bound a page at a time, in every ro
   SmallRun small;
   small.prepare(in_one_round, operation);
   CHECK_FALSE(static_cast<bool>(small));
+  // A run leaves the lane at its last page.
+  Run run(in_one_round, operation, recorder);
+  REQUIRE(run.advance() == Run::Poll::kDone);
+  small.prepare(in_one_round, operation);
+  CHECK_FALSE(static_cast<bool>(small));
 }
 
 }  // namespace tutti::test_pages

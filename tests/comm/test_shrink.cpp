@@ -329,6 +329,22 @@ TEST_CASE("a rank that does not come to a shrink, or means another, is named in 
   for (const tuttiResult_t code : again) CHECK(code == tuttiSuccess);
 }
 
+TEST_CASE("ranks that cannot reach each other in a shrink are told why, without waiting for its limit") {
+  const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.transports = rank == 0 ? "shm" : "tcp";
+    tuttiComm_t left = nullptr;
+    outcome.take(tuttiCommShrink(comm, nullptr, 0, &left, &config, TUTTI_SHRINK_DEFAULT));
+    outcome.wrong = left != nullptr;
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiRemoteError);
+    CHECK(contains(outcome.message, "no transport"));
+    CHECK(outcome.wrong == 0);
+  }
+}
+
 TEST_CASE("what a shrink is asked for wrongly") {
   tuttiComm_t comms[2], left = nullptr;
   REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess);

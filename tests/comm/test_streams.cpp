@@ -138,7 +138,7 @@ TEST_CASE("an event that two streams record is reached when the later record is,
 
 // Our operations are queued behind one of the others' communicator, which waits for a rank.
 TEST_CASE("an abort does not wait for what its operations are queued behind") {
-  const bool shrinks = GENERATE(false, true);
+  const bool shrinks = GENERATE(false, true), revokes = !shrinks && GENERATE(false, true);
   tuttiComm_t ours[2] = {}, others[2] = {}, left[2] = {};
   tuttiStream_t stream = nullptr;
   REQUIRE(tuttiCommInitAll(ours, 2, nullptr) == tuttiSuccess);
@@ -151,8 +151,9 @@ TEST_CASE("an abort does not wait for what its operations are queued behind") {
   std::vector<std::thread> threads;
   for (int r = 0; r < (shrinks ? 2 : 1); r++)
     threads.emplace_back([&, r] {
-      results[r] = shrinks ? tuttiCommShrink(ours[r], nullptr, 0, &left[r], nullptr, TUTTI_SHRINK_ABORT)
-                           : tuttiCommAbort(ours[r]);
+      results[r] = shrinks   ? tuttiCommShrink(ours[r], nullptr, 0, &left[r], nullptr, TUTTI_SHRINK_ABORT)
+                   : revokes ? tuttiCommRevoke(ours[r], 0)
+                             : tuttiCommAbort(ours[r]);
       ended++;
     });
   const int all = static_cast<int>(threads.size());
@@ -165,8 +166,37 @@ TEST_CASE("an abort does not wait for what its operations are queued behind") {
   CHECK(tuttiStreamSynchronize(stream) == tuttiInvalidUsage);
   CHECK(contains(tuttiGetLastError(nullptr), "tuttiCommAbort"));
   CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
-  for (tuttiComm_t comm : {shrinks ? ours[0] : nullptr, ours[1], left[0], left[1], others[0], others[1]})
+  for (tuttiComm_t comm : {shrinks || revokes ? ours[0] : nullptr, ours[1], left[0], left[1], others[0], others[1]})
     if (comm != nullptr) CHECK(tuttiCommAbort(comm) == tuttiSuccess);
+}
+
+TEST_CASE("an abort does not wait for operations that a group queues only then") {
+  tuttiComm_t ours[2] = {}, others[2] = {};
+  tuttiStream_t stream = nullptr;
+  REQUIRE(tuttiCommInitAll(ours, 2, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiCommInitAll(others, 2, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  CHECK(tuttiBarrier(others[0], stream) == tuttiSuccess);
+  CHECK(tuttiGroupStart() == tuttiSuccess);
+  CHECK(tuttiBarrier(ours[0], stream) == tuttiSuccess);
+  std::atomic<bool> ended{false};
+  tuttiResult_t result = tuttiInternalError;
+  std::thread aborts([&] {
+    result = tuttiCommAbort(ours[0]);
+    ended = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until it waits for this group
+  CHECK_FALSE(ended);
+  CHECK(tuttiGroupEnd() == tuttiSuccess);
+  for (int i = 0; i < 30000 && !ended; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(ended);
+  CHECK(tuttiStreamQuery(stream) == tuttiInProgress);
+  CHECK(tuttiBarrier(others[1], nullptr) == tuttiSuccess);
+  aborts.join();
+  CHECK(result == tuttiSuccess);
+  CHECK(tuttiStreamSynchronize(stream) == tuttiInvalidUsage);
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  for (tuttiComm_t comm : {ours[1], others[0], others[1]}) CHECK(tuttiCommAbort(comm) == tuttiSuccess);
 }
 
 TEST_CASE("a callback hears of the operations before it, also of their failure") {

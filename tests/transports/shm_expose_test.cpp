@@ -270,6 +270,91 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
   CHECK(child.ended_well());
 }
 
+// The socket's receiver reads some 250 bytes at a time: ten notices of freed memory, and a part of the next one.
+TEST_CASE("shm: after news of much freed memory each new block is found, and not another") {
+  auto here = open_endpoint(&kShmTransport, 1);
+  REQUIRE(here);
+  static constexpr int kBlocks = 10, kNew = 3;
+  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
+    auto mine = open_endpoint(&kShmTransport, 0);
+    if (!mine) return "no endpoint";
+    auto out = mine.value().connect(Ask{1, 0, 16, 32768}, peer);
+    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+    const auto expose = [&](char letter) -> void* {
+      auto memory = SharedMemory::allocate(30000);
+      if (!memory || !until([&] { return out.value().acquire() != nullptr; })) return nullptr;
+      memset(memory.value(), letter, 30000);
+      return out.value().publish(memory.value(), 30000, tuttiTag{}) ? memory.value() : nullptr;
+    };
+    std::vector<void*> blocks;
+    for (int i = 0; i < kBlocks; i++) blocks.push_back(expose('o'));
+    if (!until([&] { return poll_once(out.value()) && out.value().unsent() == 0; })) return "not read";
+    if (!mail.receive()) return "not mapped";
+    for (void* const block : blocks) SharedMemory::free(block);
+    for (int i = 0; i < kNew; i++)
+      if (expose(static_cast<char>('A' + i)) == nullptr) return "not exposed";
+    return mail.send("go") && mail.receive() ? "" : "no end";
+  });
+  Link in;
+  REQUIRE(until([&] { return take(here.value(), &in); }));
+  const auto next = [&]() -> std::string {
+    tuttiMessage message{};
+    if (!until([&] { return poll_once(in) && in.peek(&message); })) return "no message";
+    const auto data = in.read();
+    if (!data) return data.error().message;
+    const std::string bytes(static_cast<const char*>(data.value()), message.bytes);
+    in.release();
+    return bytes;
+  };
+  for (int i = 0; i < kBlocks; i++) REQUIRE(next() == std::string(30000, 'o'));
+  REQUIRE(child.mail().send("mapped"));
+  REQUIRE(child.mail().receive());
+  for (int i = 0; i < kNew; i++) CHECK(next() == std::string(30000, static_cast<char>('A' + i)));
+  REQUIRE(child.mail().send("end"));
+  CHECK(child.ended_well());
+}
+
+TEST_CASE("shm: a peer that does not look for long hears of all freed memory in the end") {
+  auto here = open_endpoint(&kShmTransport, 1);
+  REQUIRE(here);
+  static constexpr int kBlocks = 400;  // a socket holds some 280 notices
+  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
+    auto mine = open_endpoint(&kShmTransport, 0);
+    if (!mine) return "no endpoint";
+    auto out = mine.value().connect(Ask{1}, peer);
+    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+    std::vector<void*> blocks;
+    for (int i = 0; i < kBlocks; i++) {
+      auto memory = SharedMemory::allocate(3000);
+      if (!memory || !until([&] { return poll_once(out.value()) && out.value().acquire() != nullptr; }))
+        return "no memory or slot";
+      if (!out.value().publish(memory.value(), 3000, tuttiTag{})) return "not exposed";
+      blocks.push_back(memory.value());
+    }
+    if (!mail.receive()) return "not mapped";
+    for (void* const block : blocks) SharedMemory::free(block);
+    for (int i = 0; i < 1000; i++) poll_once(out.value());
+    if (!mail.send("freed")) return "no parent";
+    while (poll_once(out.value())) usleep(100);
+    return "";
+  });
+  Link in;
+  REQUIRE(until([&] { return take(here.value(), &in); }));
+  const size_t before = mappings_of_shared_memory();
+  for (int i = 0; i < kBlocks; i++) {
+    tuttiMessage message{};
+    REQUIRE(until([&] { return poll_once(in) && in.peek(&message); }));
+    REQUIRE(in.read());
+    in.release();
+  }
+  CHECK(mappings_of_shared_memory() == before + kBlocks);
+  REQUIRE(child.mail().send("mapped"));
+  REQUIRE(child.mail().receive());
+  CHECK(until([&] { return poll_once(in) && mappings_of_shared_memory() == before; }));
+  in = Link();
+  CHECK(child.ended_well());
+}
+
 TEST_CASE("shm: memory that is registered no more is not kept mapped, also if nothing large is sent any more") {
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);

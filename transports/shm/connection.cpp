@@ -92,11 +92,14 @@ bool OwnMemory::describe(const void* data, size_t bytes, int socket, uint32_t* w
 
 void OwnMemory::forget_removed(int socket) {
   const uint64_t removals = SharedMemory::removals();
-  if (std::exchange(removals_seen_, removals) == removals) return;
+  if (removals_told_ == removals) return;
   block_ = nullptr;
+  bool has_room = true;
   std::erase_if(shared_, [&](uint64_t id) {
-    return !SharedMemory::is_live(id) && send_notice(socket, {kFirstBlock + id, 0, 0}, Fd());
+    if (!has_room || SharedMemory::is_live(id)) return false;
+    return has_room = send_notice(socket, {kFirstBlock + id, 0, 0}, Fd());
   });
+  if (has_room) removals_told_ = removals;
 }
 
 void Connection::ring(std::atomic<uint32_t>& sleeps) const {
@@ -115,7 +118,8 @@ void Connection::look() {
   char bytes[256];
   while (!gone_) {
     Fd descriptor;
-    const ssize_t n = receive_with_descriptor(socket_.get(), bytes, sizeof bytes, &descriptor);
+    const size_t most_bytes = theirs_.receivable_bytes(sizeof bytes);
+    const ssize_t n = receive_with_descriptor(socket_.get(), bytes, most_bytes, &descriptor);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (n > 0)
       theirs_.take_bytes(bytes, static_cast<size_t>(n), std::move(descriptor), peer_);

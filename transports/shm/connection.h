@@ -35,6 +35,11 @@ class PeerMemory {
   explicit PeerMemory(bool writes) : writes_(writes) {}  // false: it only reads
   // Takes what has arrived on the socket: bells and parts of notices.
   void take_bytes(const char* bytes, size_t n, Fd descriptor, int peer);
+  // How many of at most `most` bytes may be received next. The descriptor of the notice after an unfinished one would
+  // come along with its rest, and be taken for its own.
+  size_t receivable_bytes(size_t most) const {
+    return notice_.empty() ? most : 1 + sizeof(BlockNotice) - notice_.size();
+  }
   void take_notice(const BlockNotice& notice, const Fd& descriptor, int peer);
   // Null if the block is not mapped or does not have that many bytes at `offset`.
   char* find(uint64_t block, uint64_t offset, uint64_t bytes) const;
@@ -62,12 +67,13 @@ class OwnMemory {
   bool has(const void* data, size_t bytes, int socket);
   // Sets *where and *at to these bytes' block and offset, once the peer knows the block: false if it cannot be told.
   bool describe(const void* data, size_t bytes, int socket, uint32_t* where, uint64_t* at);
+  // Tells the peer which blocks are gone; those for which the socket has no room now, the next time.
   void forget_removed(int socket);
 
  private:
   std::shared_ptr<const SharedBlock> block_;  // the last block found
   std::set<uint64_t> shared_;                 // blocks that the peer knows of
-  uint64_t removals_seen_ = 0;
+  uint64_t removals_told_ = 0;
 };
 
 class Connection {
