@@ -103,13 +103,23 @@ def a_rank_dies(one):
 def wrong_usage():
     for arguments, part in ((["--procs", 7], "--batch 120 cannot be divided among 7 ranks"),
                             (["--procs", 2, "--die", "x"], "--die is 'x'"), (["--procs", 2, "--resume"], "--checkpoint"),
-                            (["--procs", 2, "--gradients", "int8"], "--gradients"), (["--nonsense"], "nonsense")):
+                            (["--procs", 2, "--gradients", "int8"], "--gradients"), (["--nonsense"], "nonsense"),
+                            (["--procs", 2, "--scaling", "--steps", 3], "--scaling needs more than 3 steps")):
         run = Run(*arguments)
         run.check(run.status == 2 and part in run.output, f"wrong usage, with '{part}'")
     missing = Run("--procs", 2, "--data", "/nonexistent")
     missing.check(missing.status == 3 and "/nonexistent" in missing.output, "the missing file is named")
     short = Run("--procs", 2, "--data", "/dev/null")
     short.check(short.status == 2 and "0 characters" in short.output, "an empty text is an error")
+
+
+def other_name(folder):
+    """It is installed under another name than it has in the tree."""
+    named = folder / "tutti-ddp-train"
+    named.symlink_to(PROGRAM)
+    said = subprocess.run([named, "--help"], capture_output=True, text=True, timeout=120).stdout
+    if "tutti-ddp-train --procs 2" not in said or "  ddp_train" in said or "@ " in said:
+        sys.exit(f"the help does not have the name that it was called by:\n{said}")
 
 
 def many_parts(folder):
@@ -144,6 +154,7 @@ def main():
         checkpoints(Path(folder), one)
     with tempfile.TemporaryDirectory() as folder:
         many_parts(Path(folder))
+        other_name(Path(folder))
     a_rank_dies(one)
     wrong_usage()
     launcher_and_scaling(one)

@@ -1,4 +1,5 @@
 """tools/torch/torch_perf.py: it measures every operation, with one tensor size and several, and checks the results."""
+import importlib.util
 import os
 import re
 import subprocess
@@ -32,6 +33,22 @@ class Perf(unittest.TestCase):
             with self.subTest(operation):
                 rows = self.measure("--op", operation, "-b", "1K", "-e", "1K")
                 self.assertEqual([row[0] for row in rows], [0 if operation == "barrier" else 1024])
+
+    def test_wrong_arguments(self):
+        for wrong in (["-b", "0"], ["-f", "1"], ["--repeats", "0"]):
+            done = subprocess.run([sys.executable, str(PROGRAM), *wrong], capture_output=True, text=True, timeout=200, check=False)
+            self.assertEqual((done.returncode, "at least" in done.stderr), (2, True), done.stderr)
+
+    def test_what_does_nothing_is_wrong(self):
+        import torch
+
+        spec = importlib.util.spec_from_file_location("torch_perf", PROGRAM)
+        perf = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(perf)
+        for operation in ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"):
+            with self.subTest(operation), self.assertRaisesRegex(SystemExit, "elements are wrong"):
+                for rank in (0, 1):  # a broadcast's root and a reduce's other ranks have nothing to do
+                    perf.check("idle", operation, lambda output, source: None, torch.zeros(4), torch.zeros(2), rank, 2)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -58,7 +59,7 @@ using namespace tutti::train;  // NOLINT: main is outside
 int main(int argc, char** argv) {
   Options options;
   if (Status s = parse_options(argc, argv, &options); !s) {
-    fprintf(stderr, "ddp_train: %s\n", s.error().message.c_str());
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, s.error().message.c_str());
     return s.error().exit_status;
   }
   if (!options.help.empty()) return fputs(options.help.c_str(), stdout) >= 0 ? 0 : tutti::perf::kExitFailed;

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 
 #include "../cli/command_line.h"
 
@@ -13,14 +14,19 @@ const char* const kAbout =
 
 const char* const kExamples =
     "\nExamples:\n"
-    "  ddp_train --procs 2                                     two processes\n"
-    "  ddp_train --procs 2 --threads --no-overlap              two threads; gradients are reduced after the backward "
-    "pass\n"
-    "  ddp_train --checkpoint run.bin --checkpoint-every 50    and, to go on with it: --checkpoint run.bin --resume\n"
-    "  ddp_train --procs 3 --batch 126 --die 1@20              rank 1 is killed in step 20; the others go on\n"
-    "  ddp_train --procs 4 --scaling                           strong and weak scaling, overlap on and off\n"
-    "  mpirun -np 4 ddp_train --procs 0                        the launcher's processes\n"
+    "  @ --procs 2                                     two processes\n"
+    "  @ --procs 2 --threads --no-overlap              two threads; gradients are reduced after the backward pass\n"
+    "  @ --checkpoint run.bin --checkpoint-every 50    and, to go on with it: --checkpoint run.bin --resume\n"
+    "  @ --procs 3 --batch 126 --die 1@20              rank 1 is killed in step 20; the others go on\n"
+    "  @ --procs 4 --scaling                           strong and weak scaling, overlap on and off\n"
+    "  mpirun -np 4 @ --procs 0                        the launcher's processes\n"
     "Exit status: 0 good, 2 wrong usage, 3 a rank failed.\n";
+
+// "@ " stands for the name that the program was called by.
+std::string with_name(std::string text) {
+  for (size_t at; (at = text.find("@ ")) != std::string::npos;) text.replace(at, 1, program_invocation_short_name);
+  return text;
+}
 
 void add_model_options(CLI::App& app, Options& o) {
   app.add_option("--data", o.data, "the text; otherwise the files of /usr/share/common-licenses")->group("Model");
@@ -106,14 +112,16 @@ Status check(Options& o, const std::string& die) {
   if ((o.resume || o.checkpoint_every > 0) && o.checkpoint.empty())
     return usage("--resume and --checkpoint-every need --checkpoint FILE");
   if (o.scaling && o.procs == 0) return usage("--scaling needs local ranks: --procs N");
+  if (o.scaling && o.steps <= kWarmUpSteps)
+    return usage(text("--scaling needs more than %d steps: that many are not timed", kWarmUpSteps));
   return {};
 }
 
 }  // namespace
 
 Status parse_options(int argc, char** argv, Options* options) {
-  CLI::App app(kAbout, "ddp_train");
-  app.footer(kExamples);
+  CLI::App app(kAbout, program_invocation_short_name);
+  app.footer(with_name(kExamples));
   app.get_formatter()->column_width(26);
   app.option_defaults()->take_last();
   std::string gradients = "float", die;

@@ -12,6 +12,8 @@ using perf::Error;
 using perf::Status;
 using perf::text;
 
+constexpr int kWarmUpSteps = 3;  // not timed
+
 struct Options {
   int procs = 2;  // 0: the launcher's processes
   bool threads = false;

@@ -21,7 +21,7 @@ struct Process {
 };
 
 int fail(const char* what) {
-  fprintf(stderr, "ddp_train: %s: %s\n", what, strerror(errno));
+  fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, strerror(errno));
   return perf::kExitFailed;
 }
 
@@ -57,8 +57,8 @@ int wait_for(const std::vector<Process>& processes) {
     const pid_t pid = waitpid(-1, &status, 0);
     for (size_t i = 0; i < processes.size(); i++) {
       if (processes[i].pid == pid && WIFSIGNALED(status))
-        fprintf(stderr, "ddp_train: rank %zu was killed by signal %d (%s)\n", i, WTERMSIG(status),
-                strsignal(WTERMSIG(status)));
+        fprintf(stderr, "%s: rank %zu was killed by signal %d (%s)\n", program_invocation_short_name, i,
+                WTERMSIG(status), strsignal(WTERMSIG(status)));
     }
     killed |= WIFSIGNALED(status);
     good |= WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -70,7 +70,7 @@ int wait_for(const std::vector<Process>& processes) {
 bool send_id(int to, size_t readers) {
   tuttiUniqueId id;
   if (tuttiGetUniqueId(&id) != tuttiSuccess) {
-    fprintf(stderr, "ddp_train: %s\n", tuttiGetLastError(nullptr));
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, tuttiGetLastError(nullptr));
     return false;
   }
   for (size_t i = 0; i < readers; i++)

@@ -55,7 +55,7 @@ int measure_series(const Options& given, const Series& series, Figures* figures)
 int measure_scaling(const Options& given) {
   void* shared = mmap(nullptr, sizeof(Figures), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) {
-    perror("ddp_train: mmap");
+    perror("mmap");
     return perf::kExitFailed;
   }
   auto* figures = new (shared) Figures{};

@@ -10,7 +10,6 @@
 namespace tutti::train {
 namespace {
 
-constexpr int64_t kWarmUpSteps = 3;
 constexpr int kGoodStepsBeforeDoubling = 200;
 
 using Bfloat16s = Eigen::Map<Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;

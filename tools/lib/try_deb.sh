@@ -25,8 +25,11 @@ dpkg -i ./*.deb || DEBIAN_FRONTEND=noninteractive apt-get install -y -f
 for program in $(dpkg -L tutti-tools | grep ^/usr/bin/); do "$program" --help >/dev/null; done
 tutti-all-reduce-perf --procs 2 -b 8 -e 64K -f 16 -n 5 | grep "Out of bounds values : 0 OK"
 LD_PRELOAD=$(pkg-config --variable=libdir tutti)/tutti/libnccl.so.2 /bin/true
+# As on a machine that has no other -dev packages.
+mkdir pc
+cp "$(pkg-config --variable=pcfiledir tutti)/tutti.pc" pc
 # shellcheck disable=SC2046
-cc -std=c99 example.c $(pkg-config --cflags --libs tutti) -o example
+cc -std=c99 example.c $(PKG_CONFIG_LIBDIR=pc pkg-config --cflags --libs tutti) -o example
 export TUTTI_NRANKS=2 TUTTI_ROOT=localhost:4711
 # two COMMAND...: as two ranks
 two() { TUTTI_RANK=1 "$@" & TUTTI_RANK=0 "$@"; wait $!; }

@@ -41,7 +41,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--async-op", action="store_true", help="all_reduce(..., async_op=True).wait()")
     parser.add_argument("--ddp", type=float, default=0, metavar="MILLIONS", help="also a model with this many parameters")
     parser.add_argument("--no-sizes", action="store_true", help="only --ddp")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.min_bytes < 1 or options.factor < 2 or options.repeats < 1:
+        parser.error("--min-bytes and --repeats: at least 1; --factor: at least 2")
+    return options
 
 
 def timed(action: Callable[[], None], times: int, group: Any) -> float:
@@ -105,7 +108,8 @@ def calls_of(operation: str, groups: dict[str, Any], peers: dict[str, Any], asyn
 
 def check(name: str, operation: str, call: Callable[[Any, Any], None], output: Any, input_: Any, rank: int, size: int) -> None:
     """Checks the operation once before it is timed, with ones from all ranks."""
-    output.fill_(0 if operation == "broadcast" and rank else 1)
+    has_input = operation in ("all_reduce", "reduce") or (operation == "broadcast" and rank == 0)
+    output.fill_(1 if has_input else 0)
     input_.fill_(1)
     call(output, input_)
     sums = operation in ("all_reduce", "reduce_scatter") or operation == "reduce" and rank == 0

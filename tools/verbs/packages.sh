@@ -6,13 +6,13 @@
 wanted=(qemu-system-x86 ibverbs-providers ibverbs-utils perftest iproute2 busybox-static)
 
 own_apt() {
-  apt-get -qq -o Dir::State="$vm/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$vm/apt" \
+  LC_ALL=C apt-get -qq -o Dir::State="$vm/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$vm/apt" \
     -o APT::Sandbox::User= -o APT::Install-Recommends=no "$@"
 }
 
 # The newest stock kernel: cloud kernels have neither Soft-RoCE nor 9p.
 kernel_package() {
-  apt-cache -o Dir::State="$vm/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$vm/apt" \
+  LC_ALL=C apt-cache -o Dir::State="$vm/apt" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$vm/apt" \
     depends linux-image-amd64 | awk '/Depends: linux-image-/ { print $2; exit }'
 }
 

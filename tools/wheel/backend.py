@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # The folder of each package's description.
 PACKAGES = {"tutti_torch": "lib/torch", "tutti_array": "lib/numpy"}
-NEEDS = "This compiles Tutti; tools/quickstart installs what that needs on Debian and Ubuntu (a C++20 compiler, hwloc, libsodium)"
+NEEDS = "This compiles Tutti; tools/quickstart installs what that needs on Debian and Ubuntu (a C++20 compiler, hwloc, libsodium, CLI11, nlohmann-json)"
 # Replaces a program where pip puts programs: it need not know that folder, and does not load torch. The program is told
 # the name that it is called by.
 LAUNCHER = """#!python
@@ -40,7 +40,8 @@ def built(settings: dict) -> Path:
         return Path(settings["build-dir"]).resolve()
     folder = ROOT / "build/wheel"
     again = ["--reconfigure"] if (folder / "build.ninja").exists() else []
-    options = ["--libdir=lib", "-Dtests=disabled", "-Dtorch=enabled", *shlex.split(settings.get("setup-args", ""))]
+    tools = "disabled" if package_of(settings) == "tutti_array" else "enabled"
+    options = ["--libdir=lib", "-Dtests=disabled", "-Dtorch=enabled", f"-Dtools={tools}", *shlex.split(settings.get("setup-args", ""))]
     try:
         for command in (["meson", "setup", *again, folder, ROOT, *options], ["meson", "compile", "-C", folder]):
             subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
@@ -66,6 +67,7 @@ def without_symlinks(lib: Path) -> None:
 def arrange(prefix: Path, package: Path, scripts: Path) -> None:
     """Moves what is installed at `prefix` into the package's folder, which may be anywhere."""
     for part in ("bin", "lib", "include", "share"):
+        (prefix / part).mkdir(exist_ok=True)  # without programs there are no such
         shutil.move(prefix / part, package / part)
     (package / "bin/tutti-transport-test").unlink(missing_ok=True)  # for authors of transports
     lib = package / "lib"
