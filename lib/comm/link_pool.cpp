@@ -73,8 +73,13 @@ Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, cons
     TUTTI_TRY_ASSIGN(const bool progress, advance());
     if (interrupted()) return {};
     if (!progress && deadline.passed()) return late();
-    if (!progress) usleep(pause_us);
-    pause_us = progress ? kFirstUs : std::min(2 * pause_us, kLastUs);
+    if (progress) {
+      pause_us = kFirstUs;
+      continue;
+    }
+    keep_up();  // a peer may not be here yet because a message of this rank's was lost with its connection
+    usleep(pause_us);
+    pause_us = std::min(2 * pause_us, kLastUs);
   }
   return {};
 }

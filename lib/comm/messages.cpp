@@ -150,13 +150,23 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
 // Meanwhile the batch proceeds over the existing links: a peer that issues its messages one by one may offer its link
 // only after it has received what this rank sends.
 Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
+  constexpr int64_t kMayGoOnNs = 1'000'000;
   const bool on_device = how.on_device != nullptr;
   Result<void> well;
   int64_t idle_since_ns = now_ns();
+  // Goes on at once while something moves: between two looks for links there are up to 20 ms.
+  const auto proceed = [&] {
+    Run::Poll state = Run::Poll::kIdle;
+    do {
+      state = run.advance();
+      if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
+    } while (state == Run::Poll::kProgress ||
+             (state == Run::Poll::kIdle && now_ns() - idle_since_ns < kMayGoOnNs && sched_yield() == 0));
+    return state;
+  };
   const auto is_interrupted = [&] {
     if (monitor_.failed()) return true;
-    const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
-    if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
+    const Run::Poll state = on_device ? Run::Poll::kIdle : proceed();
     well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
     const int64_t idle_ns = now_ns() - idle_since_ns;
     if (well) well = context.check_stalled(idle_ns);

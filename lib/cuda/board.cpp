@@ -231,8 +231,9 @@ Result<uint64_t> Board::open_window(const void* memory, size_t bytes) {
 }
 
 // Its owner may free the memory next, which CUDA allows only when nobody else has it mapped. Ranks that wait for each
-// other here keep unmapping meanwhile.
-void Board::close_window(uint64_t number) {
+// other here keep unmapping meanwhile, but only while their GPUs are idle: unmapping waits for them, and so perhaps for
+// an operation that the other rank calls only after this.
+void Board::close_window(uint64_t number, const std::function<bool()>& is_idle) {
   constexpr int kTurns = 2000;  // of 1 ms: enough unless a process is stopped, since others look four times a second
   Window* const begin = page(rank_).windows;
   Window* const window = std::find_if(begin, begin + kWindows, [&](const Window& w) { return w.number == number; });
@@ -240,7 +241,7 @@ void Board::close_window(uint64_t number) {
   window->number.store(0, std::memory_order_release);
   const auto is_mapped = [&] { return window->mappings.load(std::memory_order_acquire) > 0; };
   for (int turn = 0; is_mapped() && turn < kTurns && !host_.broken(); turn++) {
-    forget(Which::kClosed);
+    if (is_idle()) forget(Which::kClosed);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (is_mapped())

@@ -6,6 +6,7 @@
 // Threading: one thread at a time.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,8 +36,8 @@ class Board final : public Attendee {
   // From now on operations on these bytes need no copies, if all ranks' buffers are in windows. Returns the window's
   // number, which is never 0 and never reused.
   Result<uint64_t> open_window(const void* memory, size_t bytes);
-  // Waits until the others have unmapped it, at most 2 s.
-  void close_window(uint64_t number);
+  // Waits until the others have unmapped it, at most 2 s. `is_idle`: whether this rank's GPU has done all its work.
+  void close_window(uint64_t number, const std::function<bool()>& is_idle);
   // Unmaps other ranks' windows that they have closed.
   void forget_closed() { forget(Which::kClosed); }
 

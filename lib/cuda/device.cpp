@@ -50,17 +50,18 @@ void Device::guard() {
   }
 }
 
-// A launch may hold the mutex while it waits for the GPU. This thread must not wait for that, since it ends such waits.
+// A launch may hold the mutex while it waits for the GPU, whose queue is full. This thread must not wait for that,
+// since it ends such waits.
 void Device::look_around() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;
-  const auto reached = has_reached_end();
-  const bool is_idle = reached && reached.value();
-  if (Board* const others = board(); others != nullptr && is_idle)
-    others->forget_closed();  // unmapping waits for the device
-  if (!progress_.is_under_way()) return;
-  if (!reached) return host_.break_with(reached.error());  // perhaps this rank makes no more calls
-  if (is_idle && pending_.empty()) return progress_.end();
+  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
+    const auto reached = has_reached_end();
+    const bool is_idle = reached && reached.value();
+    if (Board* const others = board(); others != nullptr && is_idle)
+      others->forget_closed();  // unmapping waits for the device
+    if (!progress_.is_under_way()) return;
+    if (!reached) return host_.break_with(reached.error());  // perhaps this rank makes no more calls
+    if (is_idle && pending_.empty()) return progress_.end();
+  }
   if (auto looked = progress_.look(ways_->first().others()); !looked) host_.break_with(looked.error());
 }
 
@@ -179,7 +180,11 @@ uint64_t Device::open_window(const void* memory, size_t bytes) {
 
 void Device::close_window(uint64_t window) {
   const std::lock_guard lock(mutex_);
-  board()->close_window(window);
+  const auto on_device = OnDevice::enter(port_, device_);
+  board()->close_window(window, [&] {
+    const auto reached = on_device ? has_reached_end() : Result<bool>(false);
+    return reached && reached.value();
+  });
 }
 
 Board* Device::board() const {

@@ -27,7 +27,8 @@ Progress::Progress(const Recorder& of_host, double limit_seconds) : limit_second
 }
 
 void Progress::begin(const Operation& operation) {
-  end();
+  const std::lock_guard lock(mutex_);
+  end_locked();
   Call call = to_call(operation);
   call.sequence = ++called_;
   recorder_.begin(to_tag(call), call.sequence, operation.caller, operation.created);
@@ -35,6 +36,11 @@ void Progress::begin(const Operation& operation) {
 }
 
 void Progress::end() {
+  const std::lock_guard lock(mutex_);
+  end_locked();
+}
+
+void Progress::end_locked() {
   recorder_.end(true);
   is_under_way_ = false;
   since_ns_ = 0;
@@ -64,6 +70,8 @@ uint64_t Progress::add_unseen(const Attendee* attendee, const Witnesses& seen,
 
 // A rank that keeps calling is not waiting.
 Result<void> Progress::look(const Attendee* attendee) {
+  const std::lock_guard lock(mutex_);
+  if (!is_under_way_) return {};
   if (std::exchange(looked_at_, called_) != called_) {
     since_ns_ = 0;
     return {};

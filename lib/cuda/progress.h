@@ -3,9 +3,11 @@
 // GPU is seen to have done them. A rank whose GPU waits looks in the other ranks' recorders for those that have not
 // called yet. All of that is within one host: traffic between hosts is the host communicator's, which reports it.
 //
-// Threading: explain_wait() from any thread; the rest from one thread at a time.
+// Threading: any thread.
 #pragma once
 
+#include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,12 +28,15 @@ class Progress {
 
   void begin(const Operation& operation);
   void end();  // all operations that have begun
-  bool is_under_way() const { return is_under_way_; }
+  bool is_under_way() const {
+    const std::lock_guard lock(mutex_);
+    return is_under_way_;
+  }
   // An operation is in a graph: its completion cannot be observed.
   void note_captured() { has_captured_ = true; }
   bool has_captured() const { return has_captured_; }
 
-  // To be called now and then while something is under way: logs which ranks it waits for. kTimeout if these have
+  // To be called now and then: if something is under way, logs which ranks it waits for. kTimeout if these have
   // called nothing for as long as an operation may take. `attendee` (may be null) knows how much the ranks have called
   // whose recorders cannot be seen from here.
   Result<void> look(const Attendee* attendee);
@@ -41,14 +46,17 @@ class Progress {
   std::optional<std::string> explain_wait() const;
 
  private:
+  void end_locked();
   Witnesses others() const;
   // Adds to `behind` the ranks not `seen` that have called less than this one. Returns the fewest calls of any of them.
   uint64_t add_unseen(const Attendee* attendee, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const;
 
   const double limit_seconds_;
   Recorder recorder_;
+  std::atomic<bool> has_captured_{false};
+  mutable std::mutex mutex_;  // guards all below
   uint64_t called_ = 0, looked_at_ = 0;
-  bool is_under_way_ = false, has_captured_ = false;
+  bool is_under_way_ = false;
   // The ranks that lag behind:
   std::pair<uint64_t, uint64_t> slowest_;  // fewest calls, of those whose recorders are seen and of the others
   int64_t since_ns_ = 0;                   // since when that is unchanged; 0: not looked at yet

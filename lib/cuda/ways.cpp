@@ -86,7 +86,7 @@ Result<void> Ways::add_all() {
       TUTTI_TRY(add_direct(why, seats));
     }
   }
-  all_.push_back(make_staged(host_, port_, info_, proxy_, household == nullptr));
+  all_.push_back(make_staged(host_, port_, info_, proxy_, household == nullptr || seats.size() == 1));
   return {};
 }
 

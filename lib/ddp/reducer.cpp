@@ -99,6 +99,7 @@ Status Reducer::zero_gradients() {
 
 Status Reducer::begin() {
   if (Status s = need_idle("tuttiDdpBegin"); !s) return s;
+  if (Status s = check_communicators(); !s) return s;
   if (no_sync_depth_ > 0) {
     const std::lock_guard lock(mutex_);
     phase_ = Phase::kAccumulating;
@@ -250,12 +251,17 @@ Status Reducer::close_step() {
   return outcome;
 }
 
-Status Reducer::finish_step() {
+Status Reducer::check_communicators() {
   for (const Device* device : replica_.devices()) {
     tuttiResult_t state = tuttiSuccess;
     if (Status s = library(tuttiCommGetAsyncError(device->comm(), &state)); !s) return s;
     if (state != tuttiSuccess) return Error{state, tuttiGetLastError(device->comm())};
   }
+  return {};
+}
+
+Status Reducer::finish_step() {
+  if (Status s = check_communicators(); !s) return s;
   outcome_.note(checks_.find_non_finite(buckets_));
   std::vector<int32_t> used = graph_.used_here(marks_);
   if (Status s = agree(replica_.group, outcome_.take(), &used); !s) return s;

@@ -58,6 +58,7 @@ class Reducer {
 
   // Parts of wait.
   Status close_step();
+  Status check_communicators();
   Status finish_step();
 
   const Replica replica_;

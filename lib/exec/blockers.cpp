@@ -17,7 +17,7 @@ bool Blockers::for_each_blocking(Visit&& visit) const {
     tuttiMessage ignored;
     for (Link* link : step.recvs)
       if (!link->peek(&ignored)) block_on(*link, false);
-    if (!blocked && step.send != nullptr && (lane.expecting || step.send->acquire() == nullptr))
+    if (!blocked && step.send != nullptr && ((lane.expecting && step.recvs.empty()) || step.send->acquire() == nullptr))
       block_on(*step.send, true);
     all_blocked = all_blocked && blocked;
   }

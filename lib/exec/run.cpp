@@ -18,6 +18,13 @@ bool is_copy(const BoundStep& step) {
   return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
 }
 
+// Of all blocks, because the largest one need not have the longest chunk.
+uint64_t most_rounds(const ChunkLayout& layout, const Blocks& blocks) {
+  uint64_t most = layout.rounds(blocks.uniform_elems);
+  for (const uint64_t elems : blocks.elems) most = std::max(most, layout.rounds(elems));
+  return most;
+}
+
 }  // namespace
 
 Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder, size_t steps_done)
@@ -27,7 +34,7 @@ Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder,
       tag_(to_tag(operation.call)),
       lowering_{program, operation},
       combiner_(program, operation, lowering_),
-      rounds_(lowering_.layout.rounds(operation.blocks.largest())),
+      rounds_(most_rounds(lowering_.layout, operation.blocks)),
       lanes_left_(program.lanes.size()) {
   program_.workspace.bases[kInput] = as_base(operation.input);
   program_.workspace.bases[kOutput] = static_cast<char*>(operation.output);

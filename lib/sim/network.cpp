@@ -141,7 +141,7 @@ MessageSizes Network::sizes() const {
 
 Facts facts_of(const Network& network) {
   const Cluster& cluster = network.cluster();
-  const int here = std::min(cluster.ranks_per_host, network.n_ranks());
+  const int here = cluster.cpus.are_shared ? network.n_ranks() : std::min(cluster.ranks_per_host, network.n_ranks());
   const int cpus = cluster.cpus.per_host > 0 ? cluster.cpus.per_host : here;
   Facts facts{.n_ranks = network.n_ranks(),
               .machine = {here, cpus, cpus},

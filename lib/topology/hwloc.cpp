@@ -2,9 +2,11 @@
 #include <hwloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <memory>
 
 #include "topology/discover.h"
@@ -155,7 +157,12 @@ void add_devices(hwloc_obj_t o, const std::string& bus, std::vector<Part>& parts
       const auto& pci = d->attr->pcidev;
       here = format("%04x:%02x:%02x.%x", static_cast<unsigned>(pci.domain), pci.bus, pci.dev, pci.func);
       const unsigned kind = pci.class_id >> 8;
-      if (kind == 0x03 || kind == 0x12) add(d, "GPU " + info(d, "PCIVendor") + " " + info(d, "PCIDevice"), here);
+      // A server's own screen is of the same class as a card that computes.
+      constexpr unsigned short kMakersOfGpus[] = {0x10de, 0x1002, 0x8086};
+      const bool computes =
+          std::find(std::begin(kMakersOfGpus), std::end(kMakersOfGpus), pci.vendor_id) != std::end(kMakersOfGpus);
+      if ((kind == 0x03 && computes) || kind == 0x12)
+        add(d, "GPU " + info(d, "PCIVendor") + " " + info(d, "PCIDevice"), here);
     } else if (d->type == HWLOC_OBJ_OS_DEVICE) {
       const bool is_network =
           d->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK || d->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS;

@@ -51,15 +51,16 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
     if (found != all.end()) parts.push_back(*found);
     return found != all.end();
   };
-  const auto add = [&](Part part, const std::string& list) {
+  const auto add = [&](Part part, const std::string& list, const std::string& before_linux_5_3 = "") {
     part.cpus = parse_cpus(first_line(folder + list));
+    if (part.cpus.none()) part.cpus = parse_cpus(first_line(folder + before_linux_5_3));
     part.cpus[cpu] = true;
     known[list].push_back(part);
     parts.push_back(part);
   };
   if (const char* const list = "/topology/package_cpus_list";
       !find(list) && read_number(folder + "/topology/physical_package_id") >= 0)
-    add({.kind = Kind::kPackage, .name = "package"}, list);
+    add({.kind = Kind::kPackage, .name = "package"}, list, "/topology/core_siblings_list");
   find(kNodes);
   constexpr int kUsualCaches = 4, kMostCaches = 8;
   for (int index = 0; index < kMostCaches; index++) {
@@ -74,7 +75,7 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
     add({.kind = Kind::kCache, .name = format("L%lld", level), .bytes = bytes}, list);
   }
   if (const char* const list = "/topology/core_cpus_list"; !find(list))
-    add({.kind = Kind::kCore, .name = "core"}, list);
+    add({.kind = Kind::kCore, .name = "core"}, list, "/topology/thread_siblings_list");
   if (parts.back().cpus.count() > 1) {
     parts.push_back({.kind = Kind::kCpu, .name = format("CPU %zu", cpu)});
     parts.back().cpus[cpu] = true;

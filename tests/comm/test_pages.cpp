@@ -71,4 +71,37 @@ TEST_CASE("executor: a lane of many steps is bound a page at a time, in every ro
   CHECK_FALSE(static_cast<bool>(small));
 }
 
+// Its last chunk takes what the others leave of their last segment.
+TEST_CASE("executor: of unequal blocks the smaller one may have the longest chunk, and no message is too long") {
+  constexpr uint32_t kSlotBytes = kTcpMessageBytes;
+  constexpr uint64_t kElems[] = {387'500, 375'000}, kAt[] = {0, kElems[0]};
+  MadeUpEnd to;
+  Link link = made_up_link(to, 1);
+  Recorder recorder;
+  BoundCall operation{.call = {.sequence = 7,
+                               .collective = Collective::kAllGather,
+                               .dtype = DataType::kFloat32,
+                               .op = RedOp::kSum,
+                               .algo = Algo::kRing}};
+  operation.n_ranks = 2;
+  operation.stream_from_bytes = UINT64_MAX;
+  operation.blocks = {0, kElems, kAt, kAt};
+  const std::vector<float> input(kElems[0] + kElems[1]);
+  operation.input = input.data();
+  Schedule schedule{.rank = 0, .n_ranks = 2, .n_chunks = 2};
+  Steps steps;
+  steps.repeat({{{.send = 1, .chunk = 2, .local = {Buffer::kInput, 2}}}}, 2, {.stride = 1, .modulus = 4});
+  schedule.lanes = {{0, std::move(steps)}};
+  Program program = bind_program(std::move(schedule), {.slot_bytes = kSlotBytes, .segment_bytes = kTcpMessageBytes},
+                                 [&](int, uint32_t, bool) { return &link; });
+  Run run(program, operation, recorder);
+  REQUIRE(run.advance() == Run::Poll::kDone);
+  size_t sent_bytes = 0;
+  for (const std::string& message : to.sent) {
+    CHECK(message.size() <= kSlotBytes);
+    sent_bytes += message.size();
+  }
+  CHECK(sent_bytes == kElems[1] * sizeof(float));
+}
+
 }  // namespace tutti::test_pages

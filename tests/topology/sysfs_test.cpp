@@ -38,7 +38,7 @@ CpuSet cpu_set(std::initializer_list<size_t> list) {
 }
 
 // 2 packages with a NUMA node each, of 2 L3 caches, of 2 cores, of 2 CPUs, numbered core by core.
-void put_server(const Sysfs& sys) {
+void put_server(const Sysfs& sys, bool is_old = false) {
   sys.put("/devices/system/cpu/online", "0-15");
   for (int node = 0; node < 2; node++) {
     const std::string at = "/devices/system/node/node" + std::to_string(node);
@@ -49,8 +49,8 @@ void put_server(const Sysfs& sys) {
   for (int cpu = 0; cpu < 16; cpu++) {
     const std::string at = "/devices/system/cpu/cpu" + std::to_string(cpu);
     sys.put(at + "/topology/physical_package_id", std::to_string(cpu / 8));
-    sys.put(at + "/topology/package_cpus_list", range(cpu / 8 * 8, 8));
-    sys.put(at + "/topology/core_cpus_list", range(cpu / 2 * 2, 2));
+    sys.put(at + (is_old ? "/topology/core_siblings_list" : "/topology/package_cpus_list"), range(cpu / 8 * 8, 8));
+    sys.put(at + (is_old ? "/topology/thread_siblings_list" : "/topology/core_cpus_list"), range(cpu / 2 * 2, 2));
     sys.put(at + "/cache/index0/level", "1");
     sys.put(at + "/cache/index0/size", "32K");
     sys.put(at + "/cache/index0/shared_cpu_list", range(cpu / 2 * 2, 2));
@@ -64,7 +64,7 @@ void put_server(const Sysfs& sys) {
 
 TEST_CASE("sysfs: packages, nodes, caches, cores, CPUs") {
   const Sysfs sys;
-  put_server(sys);
+  put_server(sys, GENERATE(false, true));
   const Machine m = discover_in_sysfs(sys.root(), false);
   CHECK(last_level_cache_bytes(m) == 16u << 20);
   CHECK(cache_bytes(m, cpu_set({1, 2})) == 16u << 20);

@@ -168,6 +168,12 @@ class Findings {
     return at;
   }
 
+  // The results of a step that ended with an error: nobody reads them, and their places may be gone.
+  void forget() {
+    n_ = 0;
+    looks_.clear();
+  }
+
   // Called when all streams have written their results.
   Result<void> collect() {
     std::vector<uint64_t> numbers(std::exchange(n_, 0));
@@ -313,6 +319,7 @@ class CudaDevice final : public Device {
     for (const EventRef event : {caller_end_, resources_->end})
       if (waited) waited = wait_for(event);
     is_stuck_ = !waited;
+    if (!waited) findings_.forget();
     return waited ? status_of(findings_.collect()) : waited;
   }
 
