@@ -1,8 +1,10 @@
 #include "api/group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -117,6 +119,7 @@ Result<void> run_in_order(const std::vector<Pending*>& list) {
 struct Start {
   std::vector<Departure> departures;         // by operation; empty for those without a stream
   std::vector<std::vector<Pending*>> lists;  // for each communicator, its operations without a stream, in order
+  std::map<tuttiComm_t, std::shared_ptr<std::atomic<bool>>> queued;  // of those with a stream: whether it was aborted
 };
 
 Result<Start> prepare(std::vector<Pending>& operations) {
@@ -128,6 +131,7 @@ Result<Start> prepare(std::vector<Pending>& operations) {
       here[operations[i].handle].push_back(&operations[i]);
       continue;
     }
+    start.queued[operations[i].handle] = operations[i].use.member().aborted();
     TUTTI_TRY_ASSIGN(start.departures[i], departure_of(operations[i]));
   }
   for (auto& [handle, list] : here) start.lists.push_back(std::move(list));
@@ -144,12 +148,8 @@ void take_tickets(std::vector<Pending>& operations, Start& start) {
       operations[i].ticket = operations[i].use->take_ticket();
       continue;
     }
-    const tuttiComm_t handle = d.pending->handle;
-    const auto aborted = d.pending->use.member().aborted();
     d.stream->enqueue(std::move(d.item), [&d] { return d.pending->ticket = d.pending->use->take_ticket(); });
     d.pending.reset();
-    // tuttiCommAbort waits for this operation, and has perhaps looked at the stream before it was there.
-    if (*aborted) end_queued(handle);
   }
 }
 
@@ -175,6 +175,10 @@ Result<void> start_all(std::vector<Pending> operations) {
   for (const auto& list : start.lists) all.push_back([&list] { return run_in_order(list); });
   auto here = run_at_once(
       std::move(all), [&] { take_tickets(operations, start); }, [&](size_t first) { refuse(start.lists, first); });
+  // tuttiCommAbort waits for the queued operations, and has perhaps looked at the streams before they were there. Only
+  // now, because they wait for the turns of those without a stream.
+  for (const auto& [handle, is_aborted] : start.queued)
+    if (*is_aborted) end_queued(handle);
   return on_devices ? std::move(here) : std::move(on_devices);
 }
 

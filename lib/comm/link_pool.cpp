@@ -77,7 +77,7 @@ Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, cons
       pause_us = kFirstUs;
       continue;
     }
-    keep_up();  // a peer may not be here yet because a message of this rank's was lost with its connection
+    poll_sends();  // a peer may not be here yet because a message of this rank's was lost with its connection
     usleep(pause_us);
     pause_us = std::min(2 * pause_us, kLastUs);
   }
@@ -123,10 +123,15 @@ Result<bool> LinkPool::accept_all() {
 }
 
 // A link's failure is left for its next user to find.
-void LinkPool::keep_up() {
-  (void)accept_all();
+// An operation that uses the link gets its error.
+void LinkPool::poll_sends() {
   tuttiTransportError ignored{};
   for (auto& [name, link] : sends_) (void)link->poll(&ignored);
+}
+
+void LinkPool::keep_up() {
+  (void)accept_all();
+  poll_sends();
   constexpr int64_t kEveryNs = 1'000'000'000;
   if (const int64_t now = now_ns(); now - counted_ns_ >= kEveryNs) {
     counted_ns_ = now;

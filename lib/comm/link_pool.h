@@ -67,6 +67,7 @@ class LinkPool {
   Result<bool> accept_all();
   bool keeps_socket(int peer) const;  // whether a link to this peer does
   void count(const Link& link);
+  void poll_sends();
 
   const Membership& me_;
   Endpoints endpoints_;

@@ -1,5 +1,7 @@
 #include "comm/messages.h"
 
+#include <sched.h>
+
 #include <functional>
 
 #include "base/clock.h"
@@ -153,16 +155,18 @@ Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule
   constexpr int64_t kMayGoOnNs = 1'000'000;
   const bool on_device = how.on_device != nullptr;
   Result<void> well;
-  int64_t idle_since_ns = now_ns();
+  int64_t idle_since_ns = now_ns(), moved_ns = 0;
   // Goes on at once while something moves: between two looks for links there are up to 20 ms.
   const auto proceed = [&] {
-    Run::Poll state = Run::Poll::kIdle;
-    do {
-      state = run.advance();
-      if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
-    } while (state == Run::Poll::kProgress ||
-             (state == Run::Poll::kIdle && now_ns() - idle_since_ns < kMayGoOnNs && sched_yield() == 0));
-    return state;
+    for (;;) {
+      const Run::Poll state = run.advance();
+      if (state == Run::Poll::kProgress)
+        idle_since_ns = moved_ns = now_ns();
+      else if (state != Run::Poll::kIdle || now_ns() - moved_ns > kMayGoOnNs)
+        return state;
+      else
+        sched_yield();
+    }
   };
   const auto is_interrupted = [&] {
     if (monitor_.failed()) return true;

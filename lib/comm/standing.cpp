@@ -13,7 +13,7 @@ constexpr size_t kMostAwaited = 16;
 constexpr size_t kCountBytes = sizeof(int32_t) + 2 * sizeof(uint64_t);
 constexpr size_t kAwaitedBytes = 2 * sizeof(uint8_t) + sizeof(int32_t) + 2 * sizeof(uint64_t);
 constexpr size_t kMostPlaceText = kMostPlaceBytes + 3;
-constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + 2 * sizeof(uint64_t) + 5 * sizeof(uint32_t);
+constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + sizeof(uint64_t) + 5 * sizeof(uint32_t);
 
 // Whether one rank needs something that the other begins only after its current operation.
 enum class Bond : uint8_t { kNone, kSeeming, kCertain };
@@ -179,7 +179,7 @@ void Standing::put(ByteWriter& writer, size_t most_bytes) const {
   const uint32_t n_awaited = fitting(awaited.size(), kAwaitedBytes, kMostAwaited);
   const uint32_t n_blocks = fitting(blocks.size(), sizeof(uint64_t), SIZE_MAX);
   const uint32_t n_counts = fitting(counts.size(), kCountBytes, SIZE_MAX);
-  writer.all(doing, counts_all && n_counts == counts.size(), to_tag(call), begun, idle_ns, passed_at_once);
+  writer.all(doing, counts_all && n_counts == counts.size(), to_tag(call), idle_ns, passed_at_once);
   writer.all(n_awaited, n_blocks, n_counts, shown);
   for (uint32_t i = 0; i < n_awaited; i++) {
     const Awaited& a = awaited[i];
@@ -194,7 +194,7 @@ std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
   Standing s;
   TagWords tag;
   uint32_t n_awaited, n_blocks, n_counts;
-  reader.all(s.doing, s.counts_all, tag, s.begun, s.idle_ns, s.passed_at_once, n_awaited, n_blocks, n_counts, s.place);
+  reader.all(s.doing, s.counts_all, tag, s.idle_ns, s.passed_at_once, n_awaited, n_blocks, n_counts, s.place);
   s.idle_ns = std::min<uint64_t>(s.idle_ns, INT64_MAX / 2);
   bool is_sound = s.doing <= Doing::kLeft && s.place.size() <= kMostPlaceText;
   const auto is_rank = [&](int32_t rank) { return rank >= 0 && rank < n_ranks; };

@@ -39,7 +39,7 @@ struct Standing : Account {
   };
 
   Doing doing = Doing::kOther;
-  uint64_t begun = 0;           // collectives and exchanges: tells one from the next
+  uint64_t begun = 0;           // collectives and exchanges: tells one from the next on this rank, and is not sent
   uint64_t idle_ns = 0;         // in it without any progress
   uint32_t passed_at_once = 0;  // messages that go together
   std::map<int, Count> counts;  // by peer; if counts_all, the others are 0

@@ -108,7 +108,7 @@ def calls_of(operation: str, groups: dict[str, Any], peers: dict[str, Any], asyn
 
 def check(name: str, operation: str, call: Callable[[Any, Any], None], output: Any, input_: Any, rank: int, size: int) -> None:
     """Checks the operation once before it is timed, with ones from all ranks."""
-    has_input = operation in ("all_reduce", "reduce") or (operation == "broadcast" and rank == 0)
+    has_input = operation in ("all_reduce", "reduce", "barrier") or (operation == "broadcast" and rank == 0)
     output.fill_(1 if has_input else 0)
     input_.fill_(1)
     call(output, input_)

@@ -133,7 +133,8 @@ def build_wheel(wheel_directory: str, config_settings: dict | None = None, metad
         for part in (site / package, info):
             shutil.move(part, wheel)
         for other in PACKAGES:
-            shutil.rmtree(site / other, ignore_errors=True)
+            for path in (site / other, *site.glob(other + "-*.dist-info")):
+                shutil.rmtree(path, ignore_errors=True)
         prefix = next(stage.rglob("include/tutti/tutti.h")).parents[2]
         scripts = wheel / info.with_suffix(".data").name / "scripts"
         arrange(prefix, wheel / package, scripts)
