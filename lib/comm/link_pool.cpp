@@ -65,13 +65,14 @@ void LinkPool::request(const Schedule& schedule, bool delivers) {
 
 // The pause between two looks grows while nothing comes: otherwise a thousand looking ranks do nothing else.
 Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& interrupted,
-                               bool delivers) {
+                               bool delivers, const bool* moves) {
   constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
   request(schedule, delivers);
   uint32_t pause_us = kFirstUs;
   while (!attempts_.empty() || !awaited_.empty()) {
-    TUTTI_TRY_ASSIGN(const bool progress, advance());
+    TUTTI_TRY_ASSIGN(bool progress, advance());
     if (interrupted()) return {};
+    progress = progress || (moves != nullptr && *moves);
     if (!progress && deadline.passed()) return late();
     if (progress) {
       pause_us = kFirstUs;

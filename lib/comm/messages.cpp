@@ -1,7 +1,5 @@
 #include "comm/messages.h"
 
-#include <sched.h>
-
 #include <functional>
 
 #include "base/clock.h"
@@ -152,32 +150,22 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
 // Meanwhile the batch proceeds over the existing links: a peer that issues its messages one by one may offer its link
 // only after it has received what this rank sends.
 Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
-  constexpr int64_t kMayGoOnNs = 1'000'000;
   const bool on_device = how.on_device != nullptr;
   Result<void> well;
-  int64_t idle_since_ns = now_ns(), moved_ns = 0;
-  // Goes on at once while something moves: between two looks for links there are up to 20 ms.
-  const auto proceed = [&] {
-    for (;;) {
-      const Run::Poll state = run.advance();
-      if (state == Run::Poll::kProgress)
-        idle_since_ns = moved_ns = now_ns();
-      else if (state != Run::Poll::kIdle || now_ns() - moved_ns > kMayGoOnNs)
-        return state;
-      else
-        sched_yield();
-    }
-  };
+  bool moves = false;
+  int64_t idle_since_ns = now_ns();
   const auto is_interrupted = [&] {
     if (monitor_.failed()) return true;
-    const Run::Poll state = on_device ? Run::Poll::kIdle : proceed();
+    const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
+    moves = state == Run::Poll::kProgress;
+    if (moves) idle_since_ns = now_ns();
     well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
     const int64_t idle_ns = now_ns() - idle_since_ns;
     if (well) well = context.check_stalled(idle_ns);
     if (well && static_cast<double>(idle_ns) * 1e-9 > how.timeout_seconds) well = links_.late();
     return !well;
   };
-  TUTTI_TRY(links_.connect(schedule, Deadline::never(), std::ref(is_interrupted), on_device));
+  TUTTI_TRY(links_.connect(schedule, Deadline::never(), std::ref(is_interrupted), on_device, &moves));
   TUTTI_TRY(monitor_.async_error());
   return well;
 }
