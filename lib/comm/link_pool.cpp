@@ -70,14 +70,13 @@ Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, cons
   request(schedule, delivers);
   uint32_t pause_us = kFirstUs;
   while (!attempts_.empty() || !awaited_.empty()) {
-    TUTTI_TRY_ASSIGN(bool progress, advance());
+    TUTTI_TRY_ASSIGN(const bool progress, advance());
     if (interrupted()) return {};
-    progress = progress || (moves != nullptr && *moves);
-    if (!progress && deadline.passed()) return late();
-    if (progress) {
+    if (progress || (moves != nullptr && *moves)) {
       pause_us = kFirstUs;
       continue;
     }
+    if (deadline.passed()) return late();
     poll_sends();  // a peer may not be here yet because a message of this rank's was lost with its connection
     usleep(pause_us);
     pause_us = std::min(2 * pause_us, kLastUs);
@@ -124,7 +123,6 @@ Result<bool> LinkPool::accept_all() {
 }
 
 // A link's failure is left for its next user to find.
-// An operation that uses the link gets its error.
 void LinkPool::poll_sends() {
   tuttiTransportError ignored{};
   for (auto& [name, link] : sends_) (void)link->poll(&ignored);

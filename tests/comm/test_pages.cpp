@@ -10,17 +10,23 @@ namespace tutti::test_pages {
 
 using test::made_up_link, test::MadeUpEnd;
 
-TEST_CASE("executor: a lane of many steps is bound a page at a time, in every round and operation") {
-  MadeUpEnd to;
-  Link link = made_up_link(to, 1);
-  Recorder recorder;
+// Of two ranks.
+BoundCall by_ring(Collective collective) {
   BoundCall operation{.call = {.sequence = 7,
-                               .collective = Collective::kAllReduce,
+                               .collective = collective,
                                .dtype = DataType::kFloat32,
                                .op = RedOp::kSum,
                                .algo = Algo::kRing}};
   operation.n_ranks = 2;
   operation.stream_from_bytes = UINT64_MAX;
+  return operation;
+}
+
+TEST_CASE("executor: a lane of many steps is bound a page at a time, in every round and operation") {
+  MadeUpEnd to;
+  Link link = made_up_link(to, 1);
+  Recorder recorder;
+  BoundCall operation = by_ring(Collective::kAllReduce);
   std::vector<float> input(size_t{2 * kPageSteps + 88} * 32), output;
   constexpr uint32_t kChunks = 2 * kPageSteps + 88;
   const size_t n = size_t{kChunks} * 32;  // two cache lines per chunk, one per message: two rounds
@@ -78,13 +84,7 @@ TEST_CASE("executor: of unequal blocks the smaller one may have the longest chun
   MadeUpEnd to;
   Link link = made_up_link(to, 1);
   Recorder recorder;
-  BoundCall operation{.call = {.sequence = 7,
-                               .collective = Collective::kAllGather,
-                               .dtype = DataType::kFloat32,
-                               .op = RedOp::kSum,
-                               .algo = Algo::kRing}};
-  operation.n_ranks = 2;
-  operation.stream_from_bytes = UINT64_MAX;
+  BoundCall operation = by_ring(Collective::kAllGather);
   operation.blocks = {0, kElems, kAt, kAt};
   const std::vector<float> input(kElems[0] + kElems[1]);
   operation.input = input.data();

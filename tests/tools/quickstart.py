@@ -32,8 +32,7 @@ def main():
     folder = pathlib.Path(sys.argv[1]).resolve()
     script = (ROOT / "tools/quickstart").read_text(encoding="utf-8")
     names = re.search(r"meson compile -C build (.*)", script)[1].split()
-    measurements = re.search(r"for arguments in (.*);", script)[1]
-    measurements = re.findall(r'"([^"]*)"', measurements)
+    measurements = re.findall(r'"([^"]*)"', re.search(r"for arguments in (.*);", script)[1])
     program = re.search(r"perf=build/(\S+)", script)[1]
     assert measurements
     with tempfile.TemporaryDirectory() as name:

@@ -105,10 +105,8 @@ Result<void> SendLink::send_segment() {
   exchange_->set(Exchange::Side::kSend, std::move(segment));
   // One byte after an acknowledged handshake always fits the socket's buffer.
   if (send_with_descriptor(socket_.get(), &kMapped, 1, memfd)) return {};
-  Error error = system_error(format("handing shared memory to rank %d", config_.peer), errno);
-  if (error.sys_errno == EPIPE || error.sys_errno == ECONNRESET)
-    error = {Code::kRemoteError, error.message, config_.peer};  // it has gone
-  return error;
+  if (errno == EPIPE || errno == ECONNRESET) return closed_by(config_.peer, "shared-memory");
+  return system_error(format("handing shared memory to rank %d", config_.peer), errno);
 }
 
 // Twice as many messages can be in flight if none needs a whole payload. In a stream one way, where the sender waits to

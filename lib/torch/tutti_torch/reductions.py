@@ -79,9 +79,11 @@ class Reductions(GroupBase):
     def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
         """Completes at once what takes several operations in a row, so that no later call comes between them."""
         for tensor, result in zip(tensors, results):
-            if result is not tensor and tensor.layout is torch.strided:
+            if result is tensor:
+                continue
+            if tensor.layout is torch.strided:
                 write(tensor, result)
-            elif result is not tensor:
+            else:
                 with torch.no_grad():  # a sparse tensor has no memory that detach() would share
                     tensor.copy_(result)
         return TuttiWork(tensors)
