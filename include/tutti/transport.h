@@ -22,14 +22,15 @@
  * Threads: an endpoint and all its links are used by one thread at a time. Nothing here blocks, and nothing calls back.
  * Lifetime: links are closed before their endpoint.
  * Errors: functions that return tuttiResult_t fill *error (if given) with a code and a sentence that names the peer and
- * the remedy. Once a link has failed it stays failed; only link_close is allowed then.
- * Versions: every struct that may grow begins with its size, and grows at its end. A reader treats the fields that a
+ * the remedy. Once link_poll has reported a failure the link stays failed; only link_poll, wait_end, revoke and
+ * link_close are called then.
+ * Versions: every struct that may grow has a struct_bytes, and grows at its end. A reader treats the fields that a
  * shorter struct does not have as 0 (NULL).
  *
  * A plugin is a shared object whose path is in TUTTI_TRANSPORT_PLUGIN (several: with commas between). It exports one
- * function, tuttiTransportPlugin. tests/transports/unix_plugin.c is a small one, and the installed program
- * tutti-transport-test checks a plugin for everything that this header promises. A shared object that exports one
- * of NCCL's tables instead (ncclNetPlugin_v8 to v11) becomes the transport "net"; only one of those can be loaded.
+ * function, tuttiTransportPlugin. tests/transports/unix_plugin.c is a small one, and the program tutti-transport-test,
+ * built with the tests, checks a plugin for everything that this header promises. A shared object that exports one of
+ * NCCL's tables instead (ncclNetPlugin_v8 to v11) becomes the transport "net"; only one of those can be loaded.
  */
 #ifndef TUTTI_TRANSPORT_H_
 #define TUTTI_TRANSPORT_H_
@@ -85,8 +86,9 @@ typedef struct {
   uint32_t encrypt;
 } tuttiEndpointConfig;
 
-/* How peers find an endpoint, and its estimated speed, for choosing among transports that reach a peer: the one that
- * delivers 128 KiB first, but shared memory wherever ranks have it. Preset to values between that and TCP. */
+/* How peers find an endpoint, and its estimated speed. Of the transports that reach a peer Tutti takes shm if it can,
+ * else the one with the least latency_ns + 128 KiB / bytes_per_second. Both are preset to values between shm's and
+ * tcp's. */
 typedef struct {
   uint32_t struct_bytes;     /* set by the caller */
   uint32_t latency_ns;       /* until a message of a few bytes has arrived */

@@ -2,7 +2,8 @@
  * includes, is the core C API; trace.h (why a job hangs or is slow) and ddp.h (data-parallel training) add to it. C99
  * and C++.
  *
- * Names and signatures are NCCL's, with `nccl` replaced by `tutti`.
+ * Where NCCL has a function, its name and arguments are NCCL's with `nccl` replaced by `tutti`, but a stream is a
+ * tuttiStream_t, and tuttiCommMemStats fills a struct. Windows, one-sided operations and configs of calls are missing.
  *
  * Threads. All functions may be called from any thread at any time, on any handles, also concurrently:
  * - Operations on one communicator (including tuttiCommSplit, tuttiCommCreateGroup and tuttiCommFinalize) run one at a
@@ -15,7 +16,8 @@
  *   reused after a thousand others were destroyed, that of a stream's or event's never.
  * - Groups of calls, and tuttiGetLastError(NULL), are per thread.
  * - Output arguments and buffers belong to the function until it returns, or until the end of the group.
- * - The environment is read when communicators are created; it must not be changed at the same time.
+ * - The environment is read when communicators are created and when ranks connect, which operations may do as well: do
+ *   not change it while a communicator exists.
  *
  * Order. All ranks of a communicator must call the same operations with the same arguments in the same order. If a rank
  * does not, the operation returns tuttiInvalidUsage, and tuttiGetLastError() shows both calls. Ranks that receive

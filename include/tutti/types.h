@@ -21,7 +21,8 @@
  * tuttiCommAbort. */
 typedef struct tuttiComm* tuttiComm_t;
 
-/* A queue of operations that a thread of its own carries out in order. NULL means "on the caller's thread". */
+/* A queue of operations that a thread of its own carries out in order. NULL means "on the caller's thread". With
+ * config.cudaDevice it stands for a cudaStream_t, cast, and NULL is CUDA's default stream. */
 typedef struct tuttiStream* tuttiStream_t;
 
 /* A point in a stream that other streams and threads can wait for. */
@@ -102,9 +103,9 @@ typedef struct {
   unsigned int version;   /* TUTTI_VERSION_CODE */
   int initTimeoutSeconds; /* limit for the whole creation; else TUTTI_INIT_TIMEOUT, default 60 */
   int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
-  const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
+  const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; unset: all */
   const char* algo;       /* "ring", "tree", "direct", "oneshot", "circulant", "doubling", "linear", "hierarchical",
-                             "racks" or "chain", see tutti.h, "Algorithms"; else TUTTI_ALGO; NULL: by size */
+                             "racks" or "chain", see tutti.h, "Algorithms"; else TUTTI_ALGO; unset: by size */
   int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
                              placement; else TUTTI_DETERMINISTIC, default 0 */
   int blocking;           /* 0: creation and tuttiCommFinalize run in the background, see "Non-blocking"; default 1 */

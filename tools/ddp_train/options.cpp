@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "../cli/command_line.h"
+#include "../perf/launch.h"
 
 namespace tutti::train {
 namespace {
@@ -19,7 +20,7 @@ const char* const kExamples =
     "  @ --checkpoint run.bin --checkpoint-every 50    and, to go on with it: --checkpoint run.bin --resume\n"
     "  @ --procs 3 --batch 126 --die 1@20              rank 1 is killed in step 20; the others go on\n"
     "  @ --procs 4 --scaling                           strong and weak scaling, overlap on and off\n"
-    "  mpirun -np 4 @ --procs 0                        the launcher's processes\n"
+    "  mpirun -np 4 @                                  the launcher's processes; or torchrun, srun\n"
     "Exit status: 0 good, 2 wrong usage, 3 a rank failed.\n";
 
 // "@ " stands for the name that the program was called by.
@@ -87,8 +88,10 @@ void add_gradient_options(CLI::App& app, Options& o, std::string& gradients) {
 }
 
 void add_run_options(CLI::App& app, Options& o, std::string& die) {
-  app.add_option("--procs", o.procs, "ranks, as local processes; 0: those of mpirun, srun or torchrun")
+  app.add_option("--procs", o.procs,
+                 "ranks, as local processes; 0: those of mpirun, srun or torchrun; default: these, else 2")
       ->group("Ranks")
+      ->default_str("")
       ->check(CLI::Range(0, 1024));
   app.add_flag("--threads", o.threads, "the ranks are threads of one process")->group("Ranks");
   app.add_option("--die", die, "RANK@STEP: that rank is killed in that step, for trying out what happens")
@@ -104,6 +107,7 @@ Status usage(const std::string& message) {
 
 Status check(Options& o, const std::string& die) {
   char end = 0;
+  if (o.procs < 0) o.procs = perf::has_launcher() && !o.threads && !o.scaling && die.empty() ? 0 : 2;
   if (!die.empty() && (sscanf(die.c_str(), "%d@%d%c", &o.die_rank, &o.die_step, &end) != 2 || o.die_rank < 0))
     return usage("--die is '" + die + "'; it has to be RANK@STEP, e.g. 1@20");
   if (!die.empty() && (o.threads || o.procs == 0)) return usage("--die needs local processes: --procs N");
@@ -123,6 +127,7 @@ Status parse_options(int argc, char** argv, Options* options) {
   CLI::App app(kAbout, program_invocation_short_name);
   app.footer(with_name(kExamples));
   app.get_formatter()->column_width(26);
+  app.option_defaults()->always_capture_default();
   app.option_defaults()->take_last();
   std::string gradients = "float", die;
   add_run_options(app, *options, die);

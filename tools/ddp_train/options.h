@@ -15,7 +15,7 @@ using perf::text;
 constexpr int kWarmUpSteps = 3;  // not timed
 
 struct Options {
-  int procs = 2;  // 0: the launcher's processes
+  int procs = -1;  // 0: the launcher's processes; -1: those if there is a launcher, else 2
   bool threads = false;
 
   std::string data;  // empty: the system's licence texts

@@ -26,13 +26,6 @@ tuttiConfig_t first_config(const Options& options) {
   return config;
 }
 
-// Slurm sets SLURM_PROCID in a batch script, too, which is not a step.
-bool has_launcher() {
-  const auto is_set = [](const char* name) { return getenv(name) != nullptr; };
-  return is_set("TUTTI_RANK") || (is_set("RANK") && is_set("WORLD_SIZE")) || is_set("OMPI_COMM_WORLD_RANK") ||
-         is_set("PMI_RANK") || is_set("PMIX_RANK") || (is_set("SLURM_PROCID") && is_set("SLURM_STEP_ID"));
-}
-
 int report_failure(int rank, const Error& error) {
   // If there is no message another rank, or the table, has already said it.
   if (!error.message.empty()) fprintf(stderr, "[rank %d] %s\n", rank, error.message.c_str());
@@ -173,6 +166,13 @@ int run_local(const Options& options, const char* tool, const RankBody& body) {
 }
 
 }  // namespace
+
+// Slurm sets SLURM_PROCID in a batch script, too, which is not a step.
+bool has_launcher() {
+  const auto is_set = [](const char* name) { return getenv(name) != nullptr; };
+  return is_set("TUTTI_RANK") || (is_set("RANK") && is_set("WORLD_SIZE")) || is_set("OMPI_COMM_WORLD_RANK") ||
+         is_set("PMI_RANK") || is_set("PMIX_RANK") || (is_set("SLURM_PROCID") && is_set("SLURM_STEP_ID"));
+}
 
 tuttiConfig_t config_of(const Options& options) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;

@@ -22,6 +22,9 @@ int launch_tool(int argc, char** argv, const Collective& tool,
 // The configuration of communicators whose operations are measured.
 tuttiConfig_t config_of(const Options& options);
 
+// Whether mpirun, srun, torchrun or TUTTI_RANK has given this process a rank.
+bool has_launcher();
+
 // How many ranks this call makes on this host, as far as is known.
 int local_ranks(const Options& options);
 

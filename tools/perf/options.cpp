@@ -31,11 +31,19 @@ const char* const kExamples =
     "  @ --procs 2 -d all -c 10 -b 0 -e 64K -f 4   check every type ten times per size\n"
     "  @ --procs 2 --transport tcp --algo tree -J out.json\n"
     "  @ --procs 4 --sizes-from resnet50      one training step's gradients\n"
-    "  @ -t 2 --device cuda -b 8 -e 1G -f 4   two ranks on one GPU, if there is one, else on two\n"
+    "  @ -t 2 --device cuda -b 8 -e 1G -f 4   two ranks, on two GPUs, or sharing the only one\n"
     "  mpirun -np 8 @ -b 8 -e 1G -f 4         or torchrun, srun: one rank for each process\n";
 
-std::string with_tool_name(std::string examples, const char* tool) {
-  for (size_t at; (at = examples.find('@')) != std::string::npos;) examples.replace(at, 1, tool);
+// Those that the tool can run.
+std::string examples_of(const Collective& collective) {
+  std::string examples = kExamples;
+  const auto leave_out = [&](const char* option) {
+    const size_t at = examples.rfind('\n', examples.find(option));
+    examples.erase(at, examples.find('\n', at + 1) - at);
+  };
+  if (collective.quantises) leave_out("-d all");
+  if (!collective.has_data) leave_out("--sizes-from");
+  for (size_t at; (at = examples.find('@')) != std::string::npos;) examples.replace(at, 1, collective.tool);
   return examples;
 }
 
@@ -51,10 +59,15 @@ void add_size_options(CLI::App& app, Options& o, Raw& raw) {
 }
 
 void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective& collective) {
-  app.add_option("-o,--op", raw.op, collective.has_op ? "sum, prod, min, max, avg, mulsum or all" : "not used here")
+  app.add_option("-o,--op", raw.op,
+                 collective.quantises ? "sum or avg"
+                 : collective.has_op  ? "sum, prod, min, max, avg, mulsum or all"
+                                      : "not used here")
       ->group("Operation");
   app.add_option("-d,--datatype", raw.type,
-                 "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 or all")
+                 collective.quantises
+                     ? "only float"
+                     : "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 or all")
       ->group("Operation");
   app.add_option("-r,--root", raw.root, collective.has_root ? "root rank, or all" : "not used here")
       ->group("Operation");
@@ -70,14 +83,17 @@ void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective
 }
 
 void add_rank_options(CLI::App& app, Options& o, Raw& raw) {
-  app.add_option("--procs", o.procs, "fork this many local processes")->group("Ranks");
+  app.add_option("--procs", o.procs, "fork this many local processes; 0: the launcher's, else this one")
+      ->group("Ranks");
   app.add_option("-t,--nthreads", o.threads, "ranks as threads of each process")->group("Ranks");
   app.add_option("-g,--ngpus", raw.gpus, "only 1: ranks are threads and processes here")->group("Ranks");
   app.add_option("--device", raw.device,
                  "where buffers are: host; cuda: rank r on CUDA device r modulo their number; cuda:N: all on that one")
       ->group("Ranks");
   app.add_option("-p,--parallel_init", raw.parallel_init, "accepted; ranks always start in parallel")->group("Ranks");
-  app.add_option("-T,--timeout", o.timeout_seconds, "seconds an operation may wait without progress")->group("Ranks");
+  app.add_option("-T,--timeout", o.timeout_seconds,
+                 "seconds an operation may wait without progress; 0: TUTTI_OP_TIMEOUT")
+      ->group("Ranks");
   app.add_option("--grace", o.grace_seconds, "with --procs: seconds that the others have to end after one has failed")
       ->group("Ranks");
 }
@@ -101,7 +117,7 @@ void add_measuring_options(CLI::App& app, Options& o, Raw& raw) {
       ->group(group);
   app.add_option("-a,--average", o.average, "time over ranks: 0 rank 0's, 1 average, 2 min, 3 max")->group(group);
   app.add_option("-R,--local_register", o.registration,
-                 "1: buffers from tuttiMemAlloc, registered; 2: the same on host memory")
+                 "1 or 2: buffers from tuttiMemAlloc (with --device cuda: device memory), registered; 0: plain ones")
       ->group(group);
   app.add_option("-u,--unalign", raw.unalign, "move the buffers by this many elements")->group(group);
   app.add_option("-G,--cudagraph", o.graph_launches,
@@ -287,7 +303,7 @@ Status parse_options(int argc, const char* const* argv, const Collective& collec
   const char* remark = collective.has_data ? "" : " It moves no data: sizes and types are accepted and do nothing.";
   CLI::App app(text("Measures and checks %s.%s", collective.call, remark), collective.tool);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)->always_capture_default();
-  app.footer(with_tool_name(kExamples, collective.tool));
+  app.footer(examples_of(collective));
   add_size_options(app, *options, raw);
   add_operation_options(app, *options, raw, collective);
   add_rank_options(app, *options, raw);

@@ -20,12 +20,13 @@ constexpr const char* kTool = "tutti-sim";
 constexpr const char* kTraining = "ddp";
 constexpr const char* kExamples =
     "\nExamples:\n"
-    "  tutti-sim all-reduce --ranks 64 --topology two_racks.json --bytes 1G    all algorithms side by side\n"
+    "  tutti-sim all-reduce --ranks 64 --topology F --bytes 1G    all algorithms side by side\n"
     "  tutti-sim all-reduce --ranks 65536 --bytes 1G --algorithm ring    one of them, on hosts of 8 GPUs\n"
     "  tutti-sim broadcast --ranks 8 --topology F --bytes 1M --trace t.json    the fastest, for ui.perfetto.dev\n"
     "  tutti-sim all-reduce --ranks 4 --topology host.json    where tutti-tune has measured\n"
     "  tutti-sim ddp --model resnet50 --ranks 8..512 --compute-ms 90 --topology F    how training scales\n"
-    "The topology's fields are described in lib/sim/README.md. Exit status: 0 good, 1 failed, 2 wrong usage.\n";
+    "The topology's fields are described in the sources' lib/sim/README.md, beside an example, two_racks.json.\n"
+    "Exit status: 0 good, 1 failed, 2 wrong usage.\n";
 
 struct Settings {
   std::string operation, topology, algorithm, trace, bytes = "1M", range;
@@ -181,10 +182,11 @@ int main(int argc, char** argv) {
   names.push_back(kTraining);
   app.add_option("operation", settings.operation, "what the ranks do")->required()->check(CLI::IsMember(names));
   app.add_option("--topology", settings.topology,
-                 "the file that describes hosts and network; default: hosts of 8 GPUs with a NIC of 400 Gb/s each");
-  app.add_option(
-      "--ranks", settings.range,
-      "how many ranks; default: all that the topology has room for, or 8 for ddp. For ddp also a range such as 8..512");
+                 "the file that describes hosts and network; default: hosts of 8 GPUs and 8 NICs of 400 Gb/s");
+  app.add_option("--ranks", settings.range,
+                 "how many ranks; default: all that the topology has room for, without one and for ddp 8. For ddp also "
+                 "a range such "
+                 "as 8..512");
   app.add_option("--bytes", settings.bytes, "of a rank's larger buffer, such as 64K or 1G")->capture_default_str();
   app.add_option(
          "--row", settings.row,
@@ -194,8 +196,9 @@ int main(int argc, char** argv) {
   app.add_flag("-J,--json", settings.json, "print JSON instead of a table");
   app.add_option("--trace", settings.trace, "write what each rank does in the fastest algorithm to this file");
   app.add_option("--model", settings.training.model,
-                 "ddp: resnet50, bert_base, llama_7b, or a file of 'name count' lines");
-  app.add_option("--compute-ms", settings.training.compute_ms, "ddp: how long a rank computes in each step by itself");
+                 "ddp, required: resnet50, bert_base, llama_7b, or a file of 'name count' lines");
+  app.add_option("--compute-ms", settings.training.compute_ms,
+                 "ddp, required: how long a rank computes in each step by itself");
   app.add_option("--bucket-mb", settings.training.bucket_mb, "ddp: size of a bucket, which may be a little more")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();

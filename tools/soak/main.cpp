@@ -87,14 +87,16 @@ std::string check_faults(const std::string& list) {
 }
 
 void add_options(CLI::App& app, Options& o) {
+  app.option_defaults()->always_capture_default();
   // 30 years: 64-bit nanoseconds only reach 292.
-  app.add_option("--seconds", o.seconds, "how long")->check(CLI::Range(1e-3, 1e9));
+  app.add_option("--seconds", o.seconds, "how long to run")->check(CLI::Range(1e-3, 1e9));
   app.add_option("--seed", o.seed, "random seed: operations, faults and their times");
-  app.add_option("--ranks", o.ranks, "processes")->check(CLI::Range(2, kMostRanks));
-  app.add_option("--hosts", o.hosts, "network namespaces to spread the ranks over; their cables are cut (root)")
+  app.add_option("--ranks", o.ranks, "how many, one process each")->check(CLI::Range(2, kMostRanks));
+  app.add_option("--hosts", o.hosts, "network namespaces to spread the ranks over; links between them are cut (root)")
       ->check(CLI::Range(1, 32));
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp");
-  app.add_option("--maxbytes", o.max_bytes, "of an operation")->check(CLI::Range(uint64_t{65536}, uint64_t{1} << 30));
+  app.add_option("--maxbytes", o.max_bytes, "bytes of the largest operation")
+      ->check(CLI::Range(uint64_t{65536}, uint64_t{1} << 30));
   app.add_option("--every", o.every_ms, "milliseconds between faults, on average")->check(CLI::Range(1, 3600000));
   app.add_option("--rest", o.rest_us, "microseconds that each rank rests after an operation")
       ->check(CLI::Range(0, 1000000));

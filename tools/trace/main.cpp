@@ -217,19 +217,22 @@ int main(int argc, char** argv) {
   live("show", "each rank's operation, since when, and whom it waits for");
   live("why", "one sentence: who waits for whom, and which rank is the cause");
   live("late", "which ranks were late for operations, and how long the others waited for them")
-      ->add_option("files", files, "show these files instead of live ranks; for several hosts see merge");
+      ->add_option("files", files, "of `tutti-trace dump`, also of several hosts, instead of live ranks");
   live("dump", "writes each rank's last operations as JSON")
-      ->add_option("-o", pattern, "the files' names: %r becomes the rank, %p the process, %h the host, %g the group");
+      ->add_option("-o", pattern, "the files' names: %r becomes the rank, %p the process, %h the host, %g the group")
+      ->capture_default_str();
   const auto made_of_files = [&](const char* name, const char* help) {
     CLI::App* const command = app.add_subcommand(name, help);
     command->add_option("files", files, "of tuttiDumpTrace, TUTTI_TRACE_FILE or `tutti-trace dump`")->required();
     return command;
   };
   made_of_files("merge", "several ranks' files as one timeline: OUT.html to look at, OUT.json for Perfetto")
-      ->add_option("-o", out, "OUT");
+      ->add_option("-o", out, "OUT")
+      ->capture_default_str();
   made_of_files("torch",
                 "one group's files for PyTorch's analyser: python -m torch.distributed.flight_recorder.fr_trace")
-      ->add_option("-o", prefix, "the files' names up to the rank");
+      ->add_option("-o", prefix, "the files' names up to the rank")
+      ->capture_default_str();
   if (const auto status = cli::parse(app, argc, argv, "tutti-trace")) return *status;
   const std::string command = app.get_subcommands()[0]->get_name();
   const auto run = [&] {
