@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/clock.h"
 #include "cuda/meeting.h"
@@ -17,19 +18,19 @@ namespace {
 
 // One rank's messages of one operation. While some are alone, other ranks write to it, under the post office's mutex.
 struct Letters {
-  explicit Letters(GpuStreams& streams) : come(streams), taken(streams) {}
+  explicit Letters(GpuStreams& streams) : come(streams) {}
   struct Copy {
     std::shared_ptr<Letters> from;
     void* to;
     const void* data;
     size_t bytes;
+    std::shared_ptr<OwnedEvent> taken;  // recorded once is_taken
+    std::atomic<bool> is_taken{false};
   };
   int rank = 0;
   std::atomic<size_t> n_alone{0};  // messages whose other side has not come yet
-  std::vector<Copy> copies;
-  std::vector<std::shared_ptr<Letters>> receivers;
-  std::atomic<bool> has_taken{false};  // and `taken` is recorded
-  OwnedEvent come, taken;
+  std::vector<std::shared_ptr<Copy>> to_take, sent;
+  OwnedEvent come;
 };
 
 // Matches two ranks' messages, in the order in which each side has them.
@@ -59,11 +60,16 @@ class PostOffice {
         if (half.letters.get() == &letters) return half.message.peer;
     return -1;
   }
-  // Two ranks' letters hold references to each other, so both have to drop them.
+  // What the letters' rank receives of messages that have met since the last call.
+  std::vector<std::shared_ptr<Letters::Copy>> take_met(Letters* letters) {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(letters->to_take, {});
+  }
+  // Letters and their copies hold references to each other.
   void forget(Letters* letters) {
     const std::lock_guard lock(mutex_);
-    letters->copies.clear();
-    letters->receivers.clear();
+    letters->to_take.clear();
+    letters->sent.clear();
   }
 
  private:
@@ -82,8 +88,11 @@ class PostOffice {
                           sender.rank, static_cast<unsigned long long>(sent.count), dtype_name(sent.dtype),
                           receiver.rank, static_cast<unsigned long long>(received.count), dtype_name(received.dtype)),
                    sender.rank};
-    receiver.copies.push_back({from.letters, received.data, sent.data, sent.count * dtype_bytes(sent.dtype)});
-    if (&sender != &receiver) sender.receivers.push_back(to.letters);
+    const auto copy = std::make_shared<Letters::Copy>();
+    copy->from = from.letters, copy->to = received.data, copy->data = sent.data;
+    copy->bytes = sent.count * dtype_bytes(sent.dtype);
+    receiver.to_take.push_back(copy);
+    if (&sender != &receiver) sender.sent.push_back(copy);
     sender.n_alone--;
     receiver.n_alone--;
     return {};
@@ -104,15 +113,16 @@ class Mail final : public Way {
 
   Result<bool> meet(const Operation& operation, const Turn& turn) override {
     if (mine_ == nullptr) TUTTI_TRY(post(*operation.messages, turn.stream));
-    if (mine_->n_alone > 0) return check_time();
-    if (!mine_->has_taken) TUTTI_TRY(take(turn.stream));
-    const auto& receivers = mine_->receivers;
-    return std::all_of(receivers.begin(), receivers.end(), [](const auto& r) { return r->has_taken.load(); });
+    const bool have_all_met = mine_->n_alone == 0;
+    // What has met is taken at once: its sender may have to go on before the others can send.
+    TUTTI_TRY(take(office_->take_met(mine_.get()), turn.stream));
+    if (!have_all_met) return check_time();
+    return std::all_of(mine_->sent.begin(), mine_->sent.end(), [](const auto& copy) { return copy->is_taken.load(); });
   }
 
   // The buffers that were sent may be written again once the receivers' streams have read them.
   Result<void> submit(const Operation&, const Turn& turn) override {
-    for (const auto& receiver : mine_->receivers) TUTTI_TRY(streams_.wait(turn.stream, receiver->taken.get()));
+    for (const auto& copy : mine_->sent) TUTTI_TRY(streams_.wait(turn.stream, copy->taken->get()));
     forget();
     return {};
   }
@@ -138,13 +148,18 @@ class Mail final : public Way {
                  peer};
   }
 
-  Result<void> take(StreamRef stream) {
-    for (const Letters::Copy& copy : mine_->copies) {
-      if (copy.from != mine_) TUTTI_TRY(streams_.wait(stream, copy.from->come.get()));
-      if (copy.bytes > 0) TUTTI_TRY(streams_.copy(copy.to, copy.data, copy.bytes, stream));
+  Result<void> take(const std::vector<std::shared_ptr<Letters::Copy>>& copies, StreamRef stream) {
+    if (copies.empty()) return {};
+    for (const auto& copy : copies) {
+      if (copy->from != mine_) TUTTI_TRY(streams_.wait(stream, copy->from->come.get()));
+      if (copy->bytes > 0) TUTTI_TRY(streams_.copy(copy->to, copy->data, copy->bytes, stream));
     }
-    TUTTI_TRY(mine_->taken.record(stream));
-    mine_->has_taken = true;
+    const auto taken = std::make_shared<OwnedEvent>(streams_);
+    TUTTI_TRY(taken->record(stream));
+    for (const auto& copy : copies) {
+      copy->taken = taken;
+      copy->is_taken = true;
+    }
     return {};
   }
 

@@ -97,6 +97,35 @@ TEST_CASE("messages between ranks whose streams share hardware queues") {
     }
 }
 
+// Rank 2 sends to rank 0 only after a message that rank 1 sends after its own to rank 0.
+TEST_CASE("a rank that receives several messages at once does not hold up who sends one after another") {
+  for (const Seats seats : {Seats::kTogether, Seats::kOwnGpus}) {
+    FakePort port(3);
+    Patience patience(port);
+    require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      (void)port.use(seats == Seats::kTogether ? 0 : r);
+      GpuStream stream(port);
+      int32_t in[2] = {-1, -1};
+      const int32_t out = r;
+      if (r == 0) {
+        o.take(tuttiGroupStart());
+        for (const int peer : {1, 2}) o.take(tuttiRecv(&in[peer - 1], 1, tuttiInt32, peer, gpu, stream));
+        o.take(tuttiGroupEnd());
+      }
+      if (r == 1)
+        for (const int peer : {0, 2}) o.take(tuttiSend(&out, 1, tuttiInt32, peer, gpu, stream));
+      if (r == 2) {
+        o.take(tuttiRecv(&in[0], 1, tuttiInt32, 1, gpu, stream));
+        o.take(tuttiSend(&out, 1, tuttiInt32, 0, gpu, stream));
+      }
+      stream.synchronize();
+      if (r == 0) o.wrong += in[0] != 1 || in[1] != 2;
+      if (r == 2) o.wrong += in[0] != 1;
+    }));
+    CHECK(patience.end());
+  }
+}
+
 TEST_CASE("messages of one thread's ranks, and messages that do not fit each other, on one GPU") {
   FakePort port(1);
   port.n_queues = 1;
