@@ -52,7 +52,7 @@ class Progress {
   uint64_t add_unseen(const Attendee* attendee, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const;
 
   const double limit_seconds_;
-  Recorder recorder_;
+  Recorder recorder_{true};
   std::atomic<bool> has_captured_{false};
   mutable std::mutex mutex_;  // guards all below
   uint64_t called_ = 0, looked_at_ = 0;

@@ -74,21 +74,21 @@ void attach_profiler() {
   }();
 }
 
-void probe_begin(const TraceSlot& slot, [[maybe_unused]] int rank) {
+void probe_begin(const TraceSlot& slot, [[maybe_unused]] int rank, bool is_range) {
   const auto [name, bytes, sequence] = tell(slot);
 #if __has_include(<sys/sdt.h>)
   STAP_PROBE4(tutti, operation_begin, name, bytes, sequence, rank);
 #endif
-  begin_range(name, bytes);
+  if (is_range) begin_range(name, bytes);
 }
 
-void probe_end([[maybe_unused]] const TraceSlot& slot, [[maybe_unused]] int rank) {
+void probe_end([[maybe_unused]] const TraceSlot& slot, [[maybe_unused]] int rank, bool is_range) {
 #if __has_include(<sys/sdt.h>)
   const auto [name, bytes, sequence] = tell(slot);
   const int has_failed = static_cast<int>(slot.finished & 1);
   STAP_PROBE5(tutti, operation_end, name, bytes, sequence, rank, has_failed);
 #endif
-  end_range();
+  if (is_range) end_range();
 }
 
 ProfiledRange::ProfiledRange(const char* name, uint64_t bytes) {

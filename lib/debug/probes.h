@@ -26,8 +26,9 @@ struct TraceSlot;
 // Call before the first operation: a profiler is there from the start or not at all.
 void attach_profiler();
 
-[[gnu::cold, gnu::noinline]] void probe_begin(const TraceSlot& slot, int rank);
-[[gnu::cold, gnu::noinline]] void probe_end(const TraceSlot& slot, int rank);
+// `is_range`: whether the thread that begins the operation also ends it.
+[[gnu::cold, gnu::noinline]] void probe_begin(const TraceSlot& slot, int rank, bool is_range);
+[[gnu::cold, gnu::noinline]] void probe_end(const TraceSlot& slot, int rank, bool is_range);
 
 // For profilers: what this thread does during its lifetime belongs to the range of this name.
 class ProfiledRange {

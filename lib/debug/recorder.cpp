@@ -103,7 +103,7 @@ bool cpu_counts_time() {
 
 }  // namespace
 
-Recorder::Recorder() : by_cpu_(cpu_counts_time()) {
+Recorder::Recorder(bool on_gpu) : by_cpu_(cpu_counts_time()), on_gpu_(on_gpu) {
   attach_profiler();
   use(map_private());
   const std::lock_guard lock(registry().mutex);

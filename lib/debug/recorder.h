@@ -113,7 +113,8 @@ enum class Direction : uint8_t { kSeveral = 0, kSend = 1, kReceive = 2 };  // in
 
 class Recorder {
  public:
-  Recorder();  // in private memory
+  // In private memory. `on_gpu`: its operations are seen to have ended only later, perhaps by another thread.
+  explicit Recorder(bool on_gpu = false);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -142,7 +143,7 @@ class Recorder {
     set(slot.nth, nth);
     memory_->header.begun.store(nth, std::memory_order_release);
     if (tutti_operation_begin_semaphore != 0) [[unlikely]]
-      probe_begin(slot, memory_->header.rank);
+      probe_begin(slot, memory_->header.rank, !on_gpu_);
   }
   void begin(const Call& call) { begin(to_tag(call), call.sequence); }
   // The last operation has succeeded.
@@ -173,7 +174,7 @@ class Recorder {
   void finish(TraceSlot& slot, bool well) {
     slot.finished.store((now() & ~uint64_t{1}) | (well ? 0 : 1), std::memory_order_release);
     if (tutti_operation_end_semaphore != 0) [[unlikely]]
-      probe_end(slot, memory_->header.rank);
+      probe_end(slot, memory_->header.rank, !on_gpu_);
   }
   static uint64_t queued(uint64_t ticks) { return std::min<uint64_t>(ticks >> TraceSlot::kQueuedShift, 0xffffffff); }
   void use(void* memory);
@@ -181,7 +182,7 @@ class Recorder {
   TraceMemory* memory_ = nullptr;
   TraceSlot* slots_ = nullptr;  // memory_->slots: without this pointer each operation takes 8 instructions more
   uint64_t begun_ = 0;
-  const bool by_cpu_;
+  const bool by_cpu_, on_gpu_;
   std::string path_;
 };
 

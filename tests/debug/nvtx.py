@@ -1,6 +1,6 @@
-"""A profiler that knows NVTX sees every operation: nvtx.py LIBTUTTI [TOOL]
+"""A profiler that knows NVTX sees every operation: nvtx.py LIBTUTTI TEST_CUDA [TOOL]
 
-TOOL is the made-up profiler of nvtx_tool.c. Exits 77 (skipped) without it: there was no <nvtx3/nvToolsExt.h> to build with.
+TEST_CUDA has ranks on made-up GPUs, TOOL is the made-up profiler of nvtx_tool.c. Exits 77 (skipped) without it: there was no <nvtx3/nvToolsExt.h> to build with.
 """
 import ctypes
 import os
@@ -45,21 +45,31 @@ def ranges_of(lines):
     return Counter(names), len(begun)
 
 
+def profile_gpus(program, profiled):
+    """Such an operation is a range of the thread that enqueues it, though another one sees its end."""
+    subprocess.run([program, "an operation on another stream comes after those before it"], env=profiled, check=True)
+    found, _ = ranges_of(Path(profiled["NVTX_TOOL_OUT"]).read_text().splitlines())
+    print(dict(found))
+    assert found["AllReduce", 400_000] >= 40, found
+
+
 def main():
-    library, *tools = sys.argv[1:]
+    library, on_gpus, *tools = sys.argv[1:]
     if not tools:
         print("skipped: there was no <nvtx3/nvToolsExt.h> (it comes with the CUDA toolkit)")
         return 77
     with tempfile.TemporaryDirectory() as folder:
+        of_profiler = {"NVTX_INJECTION64_PATH": tools[0], "NVTX_TOOL_OUT": f"{folder}/ranges"}
         ranks = []
         for rank in range(RANKS):
             environment = {**os.environ, "TUTTI_RANK": str(rank), "TUTTI_NRANKS": str(RANKS), "TUTTI_TRACE_DIR": folder,
                            "TUTTI_ROOT": f"127.0.0.1:{20000 + os.getpid() % 10000}", "TUTTI_SECRET": "nvtx"}
             if rank == 0:  # the other rank has no profiler
-                environment.update(NVTX_INJECTION64_PATH=tools[0], NVTX_TOOL_OUT=f"{folder}/ranges")
+                environment.update(of_profiler)
             ranks.append(subprocess.Popen([sys.executable, __file__, "rank", library], env=environment))
         assert [rank.wait(60) for rank in ranks] == [0] * RANKS
         found, threads = ranges_of(Path(f"{folder}/ranges").read_text().splitlines())
+        profile_gpus(on_gpus, {**os.environ, **of_profiler})
     print(dict(found))
     assert found == EXPECTED, found
     assert threads == 2, "a stream's operations are on its own thread"
