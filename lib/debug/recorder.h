@@ -167,6 +167,7 @@ class Recorder {
   uint64_t now() const { return ticks(by_cpu_); }
   const TraceMemory& memory() const { return *memory_; }
   const TraceHeader& header() const { return memory_->header; }
+  bool is_on_gpu() const { return on_gpu_; }
   // Empty if there is no file.
   const std::string& path() const { return path_; }
 
