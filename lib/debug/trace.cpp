@@ -140,7 +140,9 @@ uint64_t read_from(const TraceHeader& header, uint64_t nth) {
 }
 
 Trace read_trace(const Recorder& recorder, uint64_t nth) {
-  return read(recorder.memory(), TickClock(recorder.header()), nth);
+  Trace trace = read(recorder.memory(), TickClock(recorder.header()), nth);
+  trace.is_own = true;
+  return trace;
 }
 
 Result<Trace> read_trace(const std::string& path) {
@@ -162,12 +164,12 @@ std::string to_text(const TracedOperation& operation) {
                 static_cast<unsigned long long>(call.count), dtype_name(call.dtype), call.root);
 }
 
-std::string place_of(const TracedOperation& operation) {
+std::string place_of(const Trace& trace, const TracedOperation& operation) {
   const void* const caller = operation.caller;
   if (caller == nullptr || !operation.place.empty()) return operation.place;
   if (to_place(caller) != 0) return "";  // forgotten
   Dl_info info{};
-  if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return format("%p", caller);
+  if (!trace.is_own || dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return format("%p", caller);
   const void* const from = info.dli_sname != nullptr ? info.dli_saddr : info.dli_fbase;
   return format("%s+0x%zx in %s", info.dli_sname != nullptr ? info.dli_sname : "",
                 static_cast<size_t>(static_cast<const char*>(caller) - static_cast<const char*>(from)), info.dli_fname);

@@ -29,6 +29,7 @@ struct Trace {
   uint64_t group = 0;
   int rank = 0, n_ranks = 0;
   ProcessId process;
+  bool is_own = false;                      // of this process: its addresses can be named here
   std::string host, program, error;         // error: why the group ended
   int64_t read_ns = 0, real_offset_ns = 0;  // when it was read; what to add for the wall clock's time
   std::vector<TracedOperation> operations;  // in their order
@@ -91,6 +92,6 @@ std::string to_text(const TracedOperation& operation);
 // The size of the call's data in bytes.
 uint64_t bytes_of(const Call& call);
 // Its place's name; else "main+0x2a in /usr/bin/train", if this process can tell; else the address.
-std::string place_of(const TracedOperation& operation);
+std::string place_of(const Trace& trace, const TracedOperation& operation);
 
 }  // namespace tutti

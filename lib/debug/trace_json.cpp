@@ -101,7 +101,7 @@ std::string entry(const Trace& trace, const TracedOperation& operation) {
   json += operation.state == TracedOperation::State::kCompleted ? "\"completed\"" : "\"started\"";
   json += ", \"retired\": " + std::string(operation.finished_ns != 0 ? "true" : "false") + ", \"timeout_ms\": 0";
   json += ", \"is_p2p\": " + std::string(is_message ? "true" : "false");
-  json += ", \"frames\": [{\"name\": " + json_text(place_of(operation)) + ", \"filename\": \"\", \"line\": 0}]";
+  json += ", \"frames\": [{\"name\": " + json_text(place_of(trace, operation)) + ", \"filename\": \"\", \"line\": 0}]";
   json += ", \"tutti\": {\"text\": " + json_text(to_text(operation)) + ", \"bytes\": " + std::to_string(bytes_of(call));
   json += ", \"plan\": \"" + std::string(algo_name(call.algo)) + "\"";
   json += ", \"failed\": " + std::string(operation.state == TracedOperation::State::kFailed ? "true" : "false") + "}}";

@@ -156,8 +156,8 @@ TEST_CASE("the names of places are kept with their operations, also of a process
   REQUIRE(files.size() == 1);
   const auto trace = read_trace(files[0]);
   REQUIRE(trace);
-  CHECK(place_of(trace.value().operations.at(0)) == "barrier at train.py:57");
-  CHECK(place_of(trace.value().operations.at(1)).empty());
+  CHECK(place_of(trace.value(), trace.value().operations.at(0)) == "barrier at train.py:57");
+  CHECK(place_of(trace.value(), trace.value().operations.at(1)).empty());
 }
 
 TEST_CASE("places by the thousand: the last ones have their names, and the others none of another one") {
@@ -172,8 +172,8 @@ TEST_CASE("places by the thousand: the last ones have their names, and the other
     const uint64_t number = operation.nth;
     REQUIRE(operation.place == (number > 1000 - TraceMemory::kPlaces ? std::to_string(number) : ""));
   }
-  CHECK(place_of(trace.operations.front()).empty());
-  CHECK(place_of(trace.operations.back()) == "1000");
+  CHECK(place_of(trace, trace.operations.front()).empty());
+  CHECK(place_of(trace, trace.operations.back()) == "1000");
   CHECK(recorder.memory().place_text(1000) == " (1000)");
   CHECK(recorder.memory().place_text(2000).empty());
   CHECK(place_name(name_place(std::string(500, 'x'))).size() == kMostPlaceBytes);

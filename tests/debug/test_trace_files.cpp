@@ -131,6 +131,17 @@ TEST_CASE("a trace file says of each operation what PyTorch's tools read") {
   CHECK(tutti_test::contains(json, R"("state": "started", "retired": false, "timeout_ms": 0, "is_p2p": true, )"));
 }
 
+TEST_CASE("an address is looked up only in the process that it is of") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  Recorder recorder;
+  recorder.share(0, 2, 77);
+  const void* const here = reinterpret_cast<const void*>(&be_killed);
+  recorder.begin(to_tag(numbered(1)), 1, here);
+  const Trace own = read_trace(recorder), from_file = read_trace(recorder.path()).value();
+  CHECK(tutti_test::contains(place_of(own, own.operations.at(0)), " in "));
+  CHECK(place_of(from_file, from_file.operations.at(0)) == format("%p", here));
+}
+
 TEST_CASE("a trace leads to the calendar's time, so that those of several hosts can be compared") {
   using Clock = std::chrono::system_clock;
   const auto real_ns = [] {
