@@ -41,7 +41,7 @@ Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& data
     return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", root, use->n_ranks()));
   const auto buffers = buffers_of(which, count, dtype, root, use->rank(), use->n_ranks());
   if (!buffers)
-    return too_many_bytes(count, dtype, has_block_per_rank(which) ? static_cast<size_t>(use->n_ranks()) : 1);
+    return too_many_bytes(count, dtype, traits(which).has_block_per_rank() ? static_cast<size_t>(use->n_ranks()) : 1);
   TUTTI_TRY(check_buffers(*buffers, operation->input, operation->output, count));
   operation->dtype = dtype;
   return take_op(op, use.member().operators, operation);

@@ -18,26 +18,27 @@ const char* red_op_name(RedOp op) {
 }
 
 const CollectiveTraits& traits(Collective collective) {
-  static constexpr CollectiveTraits kTraits[kCollectives + 1] = {{"nothing", false, false, false, false},
-                                                                 {"AllReduce", true, true, false, false},
-                                                                 {"Broadcast", true, false, true, false},
-                                                                 {"Reduce", true, true, true, false},
-                                                                 {"AllGather", true, false, false, true},
-                                                                 {"ReduceScatter", true, true, false, true},
-                                                                 {"AllToAll", true, false, false, true},
-                                                                 {"Gather", true, false, true, false},
-                                                                 {"Scatter", true, false, true, false},
-                                                                 {"Barrier", false, false, false, false},
-                                                                 {"SendRecv", true, false, false, false},
-                                                                 {"Finalize", false, false, false, false},
-                                                                 {"AllReduceQuantized", true, true, false, false},
-                                                                 {"unknown operation", false, false, false, false}};
+  using enum Side;
+  static constexpr CollectiveTraits kTraits[kCollectives + 1] = {{"nothing", false, false},
+                                                                 {"AllReduce", true, true, kOne, kOne},
+                                                                 {"Broadcast", true, false, kOneOfRoot, kOne},
+                                                                 {"Reduce", true, true, kOne, kOneOfRoot},
+                                                                 {"AllGather", true, false, kOne, kAll},
+                                                                 {"ReduceScatter", true, true, kAll, kOne},
+                                                                 {"AllToAll", true, false, kAll, kAll},
+                                                                 {"Gather", true, false, kOne, kAllOfRoot},
+                                                                 {"Scatter", true, false, kAllOfRoot, kOne},
+                                                                 {"Barrier", false, false},
+                                                                 {"SendRecv", true, false},
+                                                                 {"Finalize", false, false},
+                                                                 {"AllReduceQuantized", true, true, kOne, kOne},
+                                                                 {"unknown operation", false, false}};
   const int i = static_cast<int>(collective);
   return kTraits[i < kCollectives ? i : kCollectives];
 }
 
 int rank_blocks(Collective collective, int n_ranks) {
-  if (!traits(collective).in_blocks) return 2;
+  if (!traits(collective).in_blocks()) return 2;
   return collective == Collective::kAllToAll ? 2 * n_ranks : n_ranks + 1;
 }
 

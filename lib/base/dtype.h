@@ -43,12 +43,23 @@ enum class Collective : uint8_t {
 };
 inline constexpr int kCollectives = 13;
 
+// What a rank has as input or output: nothing, one block, or a block per rank; on all ranks, or only on the root.
+enum class Side : uint8_t { kNone, kOne, kAll, kOneOfRoot, kAllOfRoot };
+constexpr bool is_all(Side side) {
+  return side == Side::kAll || side == Side::kAllOfRoot;
+}
+constexpr bool is_of_root(Side side) {
+  return side == Side::kOneOfRoot || side == Side::kAllOfRoot;
+}
+
 struct CollectiveTraits {
   const char* name;  // "AllReduce"
-  bool moves_data;
-  bool reduces;
-  bool has_root;
-  bool in_blocks;  // each rank has a block per rank as input or output; counts are of one block
+  bool moves_data, reduces;
+  Side input = Side::kNone, output = Side::kNone;
+
+  bool has_root() const { return is_of_root(input) || is_of_root(output); }
+  bool has_block_per_rank() const { return is_all(input) || is_all(output); }  // counts are of one block
+  bool in_blocks() const { return has_block_per_rank() && !has_root(); }       // on every rank
 };
 const CollectiveTraits& traits(Collective collective);
 // A rank's input and output together, in units of its count: blocks, or whole buffers.

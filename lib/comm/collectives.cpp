@@ -89,7 +89,7 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
     what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();
   what.exposes = me_.options.exposes;
   const CollectiveTraits& what_it_does = traits(call.collective);
-  what.one_way = what_it_does.has_root && !what_it_does.reduces &&
+  what.one_way = what_it_does.has_root() && !what_it_does.reduces &&
                  what.blocks.largest() * dtype_bytes(call.dtype) >= me_.one_way_from_bytes;
   const auto drive_piece = [&](const BoundCall& piece) {
     Run run(program, piece, monitor_.recorder(), steps_done);

@@ -20,42 +20,23 @@ Block block_of(const Operation& operation, int b) {
 }  // namespace
 
 std::vector<Move> moves_of(const Operation& operation, int n_ranks) {
+  const CollectiveTraits& what = traits(operation.collective);
+  const bool scatters = is_all(what.input), gathers = is_all(what.output);
+  const auto whose = [&](Side side) { return is_of_root(side) ? operation.root : kAllRanks; };
   std::vector<Move> moves;
-  const auto for_each_block = [&](auto&& make) {
-    for (int b = 0; b < n_ranks; b++) moves.push_back(make(b, block_of(operation, b)));
-  };
-  switch (operation.collective) {
-    case Collective::kAllReduce:
-    case Collective::kAllReduceQuantized: return {{kAllRanks, kAllRanks, 0, 0, operation.count}};
-    case Collective::kBroadcast: return {{operation.root, kAllRanks, 0, 0, operation.count}};
-    case Collective::kReduce: return {{kAllRanks, operation.root, 0, 0, operation.count}};
-    case Collective::kAllGather:
-      for_each_block([](int b, Block block) { return Move{b, kAllRanks, 0, block.at, block.elems}; });
-      break;
-    case Collective::kReduceScatter:
-      for_each_block([](int b, Block block) { return Move{kAllRanks, b, block.at, 0, block.elems}; });
-      break;
-    case Collective::kGather:
-      for_each_block([&](int b, Block block) { return Move{b, operation.root, 0, block.at, block.elems}; });
-      break;
-    case Collective::kScatter:
-      for_each_block([&](int b, Block block) { return Move{operation.root, b, block.at, 0, block.elems}; });
-      break;
-    case Collective::kAllToAll:
-      for (int to = 0; to < n_ranks; to++)
-        for_each_block([&](int from, Block block) {
-          return Move{from, to, static_cast<uint64_t>(to) * operation.count, block.at, operation.count};
-        });
-      break;
-    default: break;
-  }
-  std::erase_if(moves, [](const Move& move) { return move.elems == 0; });
+  for (int to = 0; to < (scatters ? n_ranks : 1); to++)
+    for (int from = 0; from < (gathers ? n_ranks : 1); from++) {
+      const Block taken = block_of(operation, to), put = block_of(operation, from);
+      const Move move{gathers ? from : whose(what.input), scatters ? to : whose(what.output), scatters ? taken.at : 0,
+                      gathers ? put.at : 0, scatters ? taken.elems : put.elems};
+      if (move.elems > 0) moves.push_back(move);
+    }
   return moves;
 }
 
 uint64_t data_bytes(const Operation& operation, int n_ranks) {
   uint64_t elems = 0;
-  for (int b = 0; b < (has_block_per_rank(operation.collective) ? n_ranks : 1); b++)
+  for (int b = 0; b < (traits(operation.collective).has_block_per_rank() ? n_ranks : 1); b++)
     elems += block_of(operation, b).elems;
   return elems * dtype_bytes(operation.dtype);
 }

@@ -185,7 +185,7 @@ constexpr Collective kInterpreted[] = {Collective::kAllReduce, Collective::kAllG
 
 // An operation with a root has one kind for each root.
 int kinds_of(Collective collective, int n_ranks) {
-  return traits(collective).has_root ? n_ranks : 1;
+  return traits(collective).has_root() ? n_ranks : 1;
 }
 
 Schedules schedules_of(Collective collective, Algo algo, int n_ranks, int root) {
@@ -308,7 +308,7 @@ std::unique_ptr<SpreadPrograms> spread_programs(Port& port, int n_ranks, int mul
 }
 
 ProgramCall find_program(const SpreadPrograms& programs, const Operation& operation, int n_ranks) {
-  int kind = traits(operation.collective).has_root ? operation.root : 0;
+  int kind = traits(operation.collective).has_root() ? operation.root : 0;
   for (const Collective* other = kInterpreted; *other != operation.collective; other++)
     kind += kinds_of(*other, n_ranks);
   ProgramCall call = programs.call(static_cast<size_t>(kind));

@@ -50,7 +50,7 @@ std::string to_text(const Call& call) {
     text += format("(count=%llu%s, %s", static_cast<unsigned long long>(call.count), call.blocks != 0 ? " in all" : "",
                    dtype_name(call.dtype));
   if (what.reduces) text += format(", %s", red_op_name(call.op));
-  if (what.has_root) text += format(", root=%d", call.root);
+  if (what.has_root()) text += format(", root=%d", call.root);
   if (call.collective == Collective::kAllReduceQuantized)
     text += format(", %s in blocks of %u", dtype_name(wire_of(call.root).dtype), wire_of(call.root).block_elems);
   if (what.moves_data) text += ")";

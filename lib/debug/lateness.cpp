@@ -19,7 +19,7 @@ int64_t median(std::vector<int64_t> values) {
 
 // Whether nobody leaves it before all have come: true where every rank receives something from all.
 bool joins(Collective collective) {
-  return !traits(collective).has_root && collective != Collective::kSendRecv && collective != Collective::kNone;
+  return !traits(collective).has_root() && collective != Collective::kSendRecv && collective != Collective::kNone;
 }
 
 using Times = std::map<int, int64_t>;  // by rank

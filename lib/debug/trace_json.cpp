@@ -58,26 +58,13 @@ const char* torch_dtype(DataType type) {
   return static_cast<int>(type) < kDataTypes ? kNames[static_cast<int>(type)] : "Undefined";
 }
 
-// In elements; of all ranks' blocks where the buffer has one for each.
-struct Sizes {
-  uint64_t input, output;
-};
-Sizes sizes_of(const Trace& trace, const Call& call) {
-  const uint64_t all = call.count * (call.blocks == 0 ? static_cast<uint64_t>(trace.n_ranks) : 1);
-  switch (call.collective) {
-    case Collective::kAllGather:
-    case Collective::kGather: return {call.count, all};
-    case Collective::kReduceScatter:
-    case Collective::kScatter: return {all, call.count};
-    case Collective::kAllToAll: return {all, all};
-    default: return {call.count, call.count};
-  }
-}
-
 std::string entry(const Trace& trace, const TracedOperation& operation) {
   const Call& call = operation.call;
   const bool is_message = is_point_to_point(call);
-  const Sizes sizes = sizes_of(trace, call);
+  const CollectiveTraits& what = traits(call.collective);
+  const auto elems = [&](Side side) {  // of all ranks' blocks together
+    return std::to_string(call.count * (is_all(side) && call.blocks == 0 ? static_cast<uint64_t>(trace.n_ranks) : 1));
+  };
   const auto real = [&](int64_t ns) {
     return ns == 0 ? std::string("null") : std::to_string(ns + trace.real_offset_ns);
   };
@@ -94,8 +81,7 @@ std::string entry(const Trace& trace, const TracedOperation& operation) {
   if (operation.finished_ns != 0)
     json +=
         ", \"duration_ms\": " + format("%.6f", static_cast<double>(operation.finished_ns - operation.started_ns) / 1e6);
-  json += ", \"input_sizes\": [[" + std::to_string(sizes.input) + "]], \"output_sizes\": [[" +
-          std::to_string(sizes.output) + "]]";
+  json += ", \"input_sizes\": [[" + elems(what.input) + "]], \"output_sizes\": [[" + elems(what.output) + "]]";
   json += ", \"input_dtypes\": [\"" + dtype + "\"], \"output_dtypes\": [\"" + dtype + "\"]";
   json += ", \"state\": ";
   json += operation.state == TracedOperation::State::kCompleted ? "\"completed\"" : "\"started\"";

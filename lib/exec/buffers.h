@@ -32,34 +32,25 @@ struct Buffers {
   }
 };
 
-inline bool has_block_per_rank(Collective collective) {
-  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
-         collective == Collective::kAllToAll || collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 // For operations whose blocks all have `count` elements. Nothing if the size in bytes overflows.
 inline std::optional<Buffers> buffers_of(Collective collective, uint64_t count, DataType dtype, int root, int rank,
                                          int n_ranks) {
-  const auto ranks = static_cast<uint64_t>(n_ranks);
+  const CollectiveTraits& what = traits(collective);
   uint64_t block = 0, all = 0;
-  if (__builtin_mul_overflow(count, dtype_bytes(dtype), &block) || __builtin_mul_overflow(block, ranks, &all) ||
-      (has_block_per_rank(collective) ? all : block) > static_cast<uint64_t>(INT64_MAX))
+  if (__builtin_mul_overflow(count, dtype_bytes(dtype), &block) ||
+      __builtin_mul_overflow(block, static_cast<uint64_t>(n_ranks), &all) ||
+      (what.has_block_per_rank() ? all : block) > static_cast<uint64_t>(INT64_MAX))
     return std::nullopt;
-  const bool is_root = rank == root;
-  const uint64_t own_at = static_cast<uint64_t>(rank) * block;
-  switch (collective) {
-    case Collective::kAllReduce:
-    case Collective::kAllReduceQuantized: return Buffers{block, block, InPlace::kSamePointer, 0};
-    case Collective::kBroadcast: return Buffers{is_root ? block : 0, block, InPlace::kSamePointer, 0};
-    case Collective::kReduce: return Buffers{block, is_root ? block : 0, InPlace::kSamePointer, 0};
-    case Collective::kAllGather: return Buffers{block, all, InPlace::kInputIsOwnBlock, own_at};
-    case Collective::kReduceScatter: return Buffers{all, block, InPlace::kOutputIsOwnBlock, own_at};
-    case Collective::kAllToAll:  // with one rank it is a copy, which NCCL's tests also do in-place
-      return Buffers{all, all, n_ranks == 1 ? InPlace::kSamePointer : InPlace::kNever, 0};
-    case Collective::kGather: return Buffers{block, is_root ? all : 0, InPlace::kInputIsOwnBlock, own_at};
-    case Collective::kScatter: return Buffers{is_root ? all : 0, block, InPlace::kOutputIsOwnBlock, own_at};
-    default: return Buffers{};
-  }
+  const auto bytes = [&](Side side) {
+    const bool is_used = side != Side::kNone && (rank == root || !is_of_root(side));
+    return !is_used ? 0 : is_all(side) ? all : block;
+  };
+  Buffers buffers{bytes(what.input), bytes(what.output), InPlace::kSamePointer, static_cast<uint64_t>(rank) * block};
+  if (is_all(what.input) != is_all(what.output))
+    buffers.in_place = is_all(what.input) ? InPlace::kOutputIsOwnBlock : InPlace::kInputIsOwnBlock;
+  else if (is_all(what.input) && n_ranks > 1)  // with one rank it is a copy, which NCCL's tests also do in-place
+    buffers.in_place = InPlace::kNever;
+  return buffers;
 }
 
 }  // namespace tutti

@@ -63,14 +63,14 @@ Result<GoalTable> transfer_table(int n_ranks, std::span<const Transfers> transfe
 
 Result<GoalTable> goal_table(int n_ranks, const CheckOptions& options) {
   const Goal goal = options.goal;
-  if (traits(goal).has_root && (options.root < 0 || options.root >= n_ranks))
+  if (traits(goal).has_root() && (options.root < 0 || options.root >= n_ranks))
     return wrong(format("root %d is not one of %d ranks", options.root, n_ranks));
   if (options.in_place && !has_in_place(goal)) return wrong("this collective cannot run in place");
   if (goal == Goal::kSendRecv) return transfer_table(n_ranks, options.transfers);
   const auto n = static_cast<uint32_t>(n_ranks);
   GoalTable table;
   table.reduces = traits(goal).reduces;
-  if (traits(goal).in_blocks || goal == Goal::kGather || goal == Goal::kScatter) table.logical_blocks = n;
+  if (traits(goal).in_blocks() || goal == Goal::kGather || goal == Goal::kScatter) table.logical_blocks = n;
   if (goal == Goal::kAllToAll) table.logical_blocks = n * n;
   for (uint32_t rank = 0; rank < n; rank++)
     table.ranks.push_back(blocks_of(goal, n, rank, static_cast<int>(rank) == options.root));

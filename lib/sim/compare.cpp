@@ -49,7 +49,7 @@ Planner planner_of(const Network& network) {
 }
 
 uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks) {
-  return traits(operation.collective).in_blocks ? operation.bytes / static_cast<uint64_t>(n_ranks) : operation.bytes;
+  return traits(operation.collective).in_blocks() ? operation.bytes / static_cast<uint64_t>(n_ranks) : operation.bytes;
 }
 
 Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype) {
@@ -91,7 +91,7 @@ Result<Outcome> run(const Network& network, const SimulatedOperation& operation,
 double bus_factor(Collective collective, int n_ranks) {
   const double n = n_ranks;
   if (collective == Collective::kAllReduce) return 2 * (n - 1) / n;
-  return traits(collective).in_blocks ? (n - 1) / n : 1;
+  return traits(collective).in_blocks() ? (n - 1) / n : 1;
 }
 
 }  // namespace tutti::sim

@@ -17,7 +17,7 @@ struct Builder {
   Hosts (*hosts)(RankList order) = nullptr;
   Hosts (*slow)(RankList order) = nullptr;
 
-  bool has_root() const { return traits(goal).has_root; }
+  bool has_root() const { return traits(goal).has_root(); }
   bool in_place() const { return goal != Goal::kAllToAll && goal != Goal::kBarrier; }
   bool rank_order() const { return algorithm != nullptr && algorithm_of(algo_named(algorithm))->keeps_rank_order; }
   // Whether more lanes, or on GPUs twice as many chunks, give a different schedule.

@@ -21,7 +21,7 @@ constexpr int kRow = 4;
 sim::MeasuredOperation operation_of(const Sample& sample) {
   const auto n = static_cast<uint64_t>(sample.facts.n_ranks);
   return {.of = {.collective = sample.collective,
-                 .bytes = sample.bytes * (traits(sample.collective).in_blocks ? n : 1),
+                 .bytes = sample.bytes * (traits(sample.collective).in_blocks() ? n : 1),
                  .row = kRow},
           .algo = sample.algo,
           .n_ranks = sample.facts.n_ranks,

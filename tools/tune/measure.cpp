@@ -112,7 +112,7 @@ class Measuring {
   }
 
   Status run_point(const Tested& tested, size_t bytes) {
-    count_ = bytes / sizeof(float) / (traits(tested.collective).in_blocks ? static_cast<size_t>(team_.n_ranks()) : 1);
+    count_ = bytes / sizeof(float) / (traits(tested.collective).in_blocks() ? static_cast<size_t>(team_.n_ranks()) : 1);
     if (count_ == 0) return {};
     show_progress(tested, bytes);
     std::vector<size_t> entrants;  // each other algorithm equals one of these
