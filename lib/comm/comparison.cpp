@@ -62,7 +62,7 @@ Result<std::string> Comparison::look(Standing mine) {
 std::optional<Gossip::Kind> Comparison::due(const Standing& mine, bool seems_stuck) {
   constexpr int64_t kLongNs = 400'000'000, kAgainNs = 100'000'000;
   const bool is_long = static_cast<int64_t>(mine.idle_ns) >= gossip_.pause_ns(kLongNs);
-  const auto is_news = [&](const Standing::Awaited& a) {
+  const auto is_news = [&](const AwaitedMessage& a) {
     const auto stated = stated_.find(a.peer);
     return a.sends && stated != stated_.end() && stated->second.heard_ns > said_.last_ns;
   };

@@ -22,9 +22,8 @@ void put(const Witness& witness, ByteWriter* to) {
   to->all(trace.rank, trace.process.pid, witness.process_state, shortened(trace.host), shortened(trace.error),
           shortened(witness.elsewhere), last != nullptr);
   if (last == nullptr) return;
-  std::vector<int32_t> awaited;
-  for (size_t i = 0; i < std::min(trace.wait.awaited.size(), kMostAwaited); i++)
-    awaited.push_back(trace.wait.awaited[i].rank);
+  std::vector<int32_t> awaited = trace.wait.awaited;
+  awaited.resize(std::min(awaited.size(), kMostAwaited));
   to->all(last->nth, to_tag(last->call), last->place, ago_ns(last->started_ns),
           last->finished_ns == 0 ? int64_t{-1} : ago_ns(last->finished_ns), ago_ns(trace.wait.since_ns), awaited);
 }
@@ -34,15 +33,12 @@ bool get_operation(ByteReader& from, int n_ranks, Trace* trace) {
   TracedOperation last;
   TagWords tag;
   int64_t started, finished, since;
-  std::vector<int32_t> awaited;
+  std::vector<int32_t>& awaited = trace->wait.awaited;
   from.all(last.nth, tag, last.place, started, finished, since, awaited);
   last.call = from_tag(tag);
   bool is_sound = is_time(started) && is_time(finished) && is_time(since) && awaited.size() <= kMostAwaited &&
                   static_cast<int>(last.call.collective) < kCollectives;
-  for (const int32_t rank : awaited) {
-    is_sound = is_sound && rank >= 0 && rank < n_ranks;
-    trace->wait.awaited.push_back({rank, false});
-  }
+  for (const int32_t rank : awaited) is_sound = is_sound && rank >= 0 && rank < n_ranks;
   if (!is_sound || !from.ok()) return false;
   last.started_ns = trace->read_ns - started;
   last.finished_ns = finished < 0 ? 0 : trace->read_ns - finished;

@@ -6,10 +6,7 @@ Standing StallWatch::standing(int64_t idle_ns) const {
   Standing s = monitor_.begun().standing(monitor_.watch().rank(), doing_, monitor_.recorder());
   s.idle_ns = static_cast<uint64_t>(idle_ns);
   s.passed_at_once = static_cast<uint32_t>(at_once_);
-  for (const Blockers::Awaited& a : run_.blockers().awaited()) {
-    const Call call = from_tag(a.tag);
-    s.awaited.push_back({a.sends, a.peer, call.sequence, call.count, call.dtype});
-  }
+  s.awaited = run_.blockers().awaited();
   return s;
 }
 
@@ -23,9 +20,9 @@ Result<void> StallWatch::check_stalled(int64_t idle_ns) {
   if (idle_ns <= kLongNs || idle_ns < next_look_ns_) return {};
   next_look_ns_ = idle_ns + kPauseNs;
   Standing mine = standing(idle_ns);
-  std::vector<Recorder::Awaited> awaited;
-  for (const Standing::Awaited& a : mine.awaited) awaited.push_back({a.peer, a.sends});
-  monitor_.recorder().record_wait(idle_ns, awaited);
+  std::vector<int> ranks;
+  for (const AwaitedMessage& awaited : mine.awaited) ranks.push_back(awaited.peer);
+  monitor_.recorder().record_wait(idle_ns, ranks);
   TUTTI_TRY_ASSIGN(const std::string word, monitor_.comparison().look(std::move(mine)));
   if (!word.empty()) monitor_.watch().ending().tell(word);
   if (!monitor_.inquiry().is_due(idle_ns)) return {};

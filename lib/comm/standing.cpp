@@ -51,16 +51,16 @@ bool call_needs(const Standing& one, int other) {
 
 bool waits_for_call(const Standing& one, const Standing& other) {
   if (other.call.sequence >= one.call.sequence) return false;
-  const auto is_from_it = [&](const Standing::Awaited& a) { return !a.sends && a.peer == other.rank; };
+  const auto is_from_it = [&](const AwaitedMessage& a) { return !a.sends && a.peer == other.rank; };
   return call_needs(one, other.rank) || std::any_of(one.awaited.begin(), one.awaited.end(), is_from_it);
 }
 
 // The first message that `one` waits for and whose counterpart the other rank has not begun.
-const Standing::Awaited* message_missed(const Standing& one, const Standing& other, bool sends) {
+const AwaitedMessage* message_missed(const Standing& one, const Standing& other, bool sends) {
   const auto count = count_with(other, one.rank);
   if (!count) return nullptr;
-  const auto found = std::find_if(one.awaited.begin(), one.awaited.end(), [&](const Standing::Awaited& a) {
-    return a.sends == sends && a.peer == other.rank && (sends ? count->received : count->sent) < a.number;
+  const auto found = std::find_if(one.awaited.begin(), one.awaited.end(), [&](const AwaitedMessage& a) {
+    return a.sends == sends && a.peer == other.rank && (sends ? count->received : count->sent) < a.call.sequence;
   });
   return found == one.awaited.end() ? nullptr : &*found;
 }
@@ -88,17 +88,17 @@ std::string text_of(const Standing& one, const Standing& other) {
   if (one.doing == Standing::Doing::kCalls)
     return format("rank %d called %s%s, but rank %d has called %llu", one.rank, to_text(one.call).c_str(),
                   one.place.c_str(), other.rank, number(other.call.sequence));
-  const Standing::Awaited* awaited = message_missed(one, other, false);
+  const AwaitedMessage* awaited = message_missed(one, other, false);
   const bool sends = awaited == nullptr;
   if (sends) awaited = message_missed(one, other, true);
   std::string text = format("rank %d called %s(count=%llu, %s, peer=%d)", one.rank, sends ? "Send" : "Recv",
-                            number(awaited->count), dtype_name(awaited->dtype), other.rank) +
+                            number(awaited->call.count), dtype_name(awaited->call.dtype), other.rank) +
                      one.place;
   if (one.passed_at_once > 1) text += format(" as one of %u messages of an AlltoAllv or a group", one.passed_at_once);
   const auto count = count_with(other, one.rank);
-  return text + format(", message %llu %s rank %d, which has called only %llu matching %s", number(awaited->number),
-                       sends ? "to" : "from", other.rank, number(sends ? count->received : count->sent),
-                       sends ? "Recv" : "Send");
+  return text + format(", message %llu %s rank %d, which has called only %llu matching %s",
+                       number(awaited->call.sequence), sends ? "to" : "from", other.rank,
+                       number(sends ? count->received : count->sent), sends ? "Recv" : "Send");
 }
 
 // Each rank of the path waits for the next one.
@@ -182,8 +182,8 @@ void Standing::put(ByteWriter& writer, size_t most_bytes) const {
   writer.all(doing, counts_all && n_counts == counts.size(), to_tag(call), idle_ns, passed_at_once);
   writer.all(n_awaited, n_blocks, n_counts, shown);
   for (uint32_t i = 0; i < n_awaited; i++) {
-    const Awaited& a = awaited[i];
-    writer.all(a.sends, a.dtype, a.peer, a.number, a.count);
+    const AwaitedMessage& a = awaited[i];
+    writer.all(a.sends, a.call.dtype, a.peer, a.call.sequence, a.call.count);
   }
   for (uint32_t i = 0; i < n_blocks; i++) writer.put(blocks[i]);
   auto count = counts.begin();
@@ -199,9 +199,9 @@ std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
   bool is_sound = s.doing <= Doing::kLeft && s.place.size() <= kMostPlaceText;
   const auto is_rank = [&](int32_t rank) { return rank >= 0 && rank < n_ranks; };
   for (uint32_t i = 0; reader.ok() && i < n_awaited; i++) {
-    Awaited& a = s.awaited.emplace_back();
-    reader.all(a.sends, a.dtype, a.peer, a.number, a.count);
-    is_sound = is_sound && is_rank(a.peer) && static_cast<int>(a.dtype) < kDataTypes;
+    AwaitedMessage& a = s.awaited.emplace_back();
+    reader.all(a.sends, a.call.dtype, a.peer, a.call.sequence, a.call.count);
+    is_sound = is_sound && is_rank(a.peer) && static_cast<int>(a.call.dtype) < kDataTypes;
   }
   for (uint32_t i = 0; reader.ok() && i < n_blocks; i++) s.blocks.push_back(reader.get<uint64_t>());
   for (uint32_t i = 0; reader.ok() && i < n_counts; i++) {

@@ -29,14 +29,6 @@ struct Standing : Account {
   struct Count {
     uint64_t sent = 0, received = 0;  // messages that have begun
   };
-  // A message that has not been sent or received yet, the n-th between the two ranks in that direction. In a collective
-  // only the peer is known.
-  struct Awaited {
-    bool sends;
-    int32_t peer;
-    uint64_t number, count;
-    DataType dtype;
-  };
 
   Doing doing = Doing::kOther;
   uint64_t begun = 0;           // collectives and exchanges: tells one from the next on this rank, and is not sent
@@ -44,7 +36,9 @@ struct Standing : Account {
   uint32_t passed_at_once = 0;  // messages that go together
   std::map<int, Count> counts;  // by peer; if counts_all, the others are 0
   bool counts_all = true;
-  std::vector<Awaited> awaited;
+  // Of their calls only sequence, count and type are sent. A message between two ranks has its number among those in
+  // its direction as sequence.
+  std::vector<AwaitedMessage> awaited;
   int64_t heard_ns = 0;  // by the hearer's clock
 
   void put(ByteWriter& writer, size_t most_bytes) const;  // leaves out what does not fit

@@ -54,15 +54,14 @@ Witnesses Progress::others() const {
   return all;
 }
 
-uint64_t Progress::add_unseen(const Attendee* attendee, const Witnesses& seen,
-                              std::vector<Recorder::Awaited>* behind) const {
+uint64_t Progress::add_unseen(const Attendee* attendee, const Witnesses& seen, std::vector<int>* behind) const {
   if (attendee == nullptr) return 0;
   const uint64_t mine = attendee->called_by(recorder_.header().rank);
   uint64_t least = mine;
   for (int rank = 0; rank < recorder_.header().n_ranks; rank++) {
     const uint64_t its = seen.contains(rank) ? mine : attendee->called_by(rank);
     if (its >= mine) continue;
-    behind->push_back({rank, false});
+    behind->push_back(rank);
     least = std::min(least, its);
   }
   return least;
@@ -77,11 +76,11 @@ Result<void> Progress::look(const Attendee* attendee) {
     return {};
   }
   const Witnesses witnesses = others();
-  std::vector<Recorder::Awaited> behind;
+  std::vector<int> behind;
   uint64_t slowest = called_;
   for (const auto& [rank, witness] : witnesses) {
     if (called_by(witness) >= called_) continue;
-    behind.push_back({rank, false});
+    behind.push_back(rank);
     slowest = std::min(slowest, called_by(witness));
   }
   const std::pair least{slowest, add_unseen(attendee, witnesses, &behind)};

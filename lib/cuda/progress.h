@@ -49,7 +49,7 @@ class Progress {
   void end_locked();
   Witnesses others() const;
   // Adds to `behind` the ranks not `seen` that have called less than this one. Returns the fewest calls of any of them.
-  uint64_t add_unseen(const Attendee* attendee, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const;
+  uint64_t add_unseen(const Attendee* attendee, const Witnesses& seen, std::vector<int>* behind) const;
 
   const double limit_seconds_;
   Recorder recorder_{true};

@@ -33,6 +33,13 @@ using TagWords = std::array<uint64_t, 4>;
 TagWords to_tag(const Call& call);
 Call from_tag(const TagWords& words);
 
+// What a rank waits to send or to receive: a message of this call.
+struct AwaitedMessage {
+  bool sends;
+  int32_t peer;
+  Call call;
+};
+
 // "AllReduce(count=1024, float, sum) [ring] as operation 7"
 std::string to_text(const Call& call);
 

@@ -167,13 +167,11 @@ void Recorder::end(bool well) {
   finish(slot, well);
 }
 
-void Recorder::record_wait(int64_t idle_ns, std::span<const Awaited> awaited) {
+void Recorder::record_wait(int64_t idle_ns, std::span<const int> ranks) {
   TraceHeader& header = memory_->header;
-  const size_t n = std::min(awaited.size(), TraceHeader::kMostAwaited);
+  const size_t n = std::min(ranks.size(), TraceHeader::kMostAwaited);
   header.waiting_nth.store(0, std::memory_order_release);
-  for (size_t i = 0; i < n; i++)
-    header.awaited[i].store(static_cast<uint32_t>(awaited[i].rank) * 2 + (awaited[i].takes ? 1 : 0),
-                            std::memory_order_release);
+  for (size_t i = 0; i < n; i++) header.awaited[i].store(ranks[i], std::memory_order_release);
   header.n_awaited.store(n, std::memory_order_release);
   header.waiting_since_ns.store(static_cast<uint64_t>(now_ns() - idle_ns), std::memory_order_release);
   header.waiting_nth.store(begun_, std::memory_order_release);

@@ -40,7 +40,7 @@ inline uint64_t ticks([[maybe_unused]] bool by_cpu) {
 
 // The start of the file. A tool of another version recognises by the magic number that it cannot read it.
 struct TraceHeader {
-  static constexpr uint64_t kMagic = 0x7475'7474'6974'7204;  // the last byte is the format's number
+  static constexpr uint64_t kMagic = 0x7475'7474'6974'7205;  // the last byte is the format's number
   static constexpr size_t kMostAwaited = 64;
   uint64_t magic, group;  // group: the same on all of its ranks
   int32_t rank, n_ranks, pid, by_cpu;
@@ -51,10 +51,9 @@ struct TraceHeader {
   char error[1024];  // valid once has_failed is 2
   alignas(64) std::atomic<uint64_t> begun;
   alignas(64) std::atomic<uint64_t> has_failed;
-  // What operation `waiting_nth` waited for when it was last checked, first after a tenth of a second. Each entry of
-  // `awaited`: 2 * rank, plus 1 if that rank must take a message from this one.
+  // The ranks that operation `waiting_nth` waited for when it was last checked, first after a tenth of a second.
   std::atomic<uint64_t> waiting_nth, waiting_since_ns, n_awaited;
-  std::atomic<uint32_t> awaited[kMostAwaited];
+  std::atomic<int32_t> awaited[kMostAwaited];
   // Why operation `found_nth` waits, if ranks of other hosts have been asked.
   std::atomic<uint64_t> found_nth;
   char found[1024];
@@ -151,11 +150,7 @@ class Recorder {
   // Ends the last operation, if there is one that has not ended.
   void end(bool well);
   // The last operation has waited for these ranks for `idle_ns`.
-  struct Awaited {
-    int rank;
-    bool takes;  // it must take a message from this rank
-  };
-  void record_wait(int64_t idle_ns, std::span<const Awaited> awaited);
+  void record_wait(int64_t idle_ns, std::span<const int> ranks);
   // Records the sentence on why it waits, for readers who cannot ask ranks of other hosts.
   void record_reason(const std::string& why);
   // The number with which a tool has asked which rank comes late; 0: none has asked.

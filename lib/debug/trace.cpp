@@ -63,10 +63,8 @@ Trace read(const TraceMemory& memory, const TickClock& clock, uint64_t after) {
       static_cast<int64_t>(std::min<uint64_t>(header.waiting_since_ns.load(std::memory_order_acquire), kMostNs));
   const uint64_t n_awaited =
       std::min<uint64_t>(header.n_awaited.load(std::memory_order_acquire), TraceHeader::kMostAwaited);
-  for (uint64_t i = 0; i < n_awaited; i++) {
-    const uint32_t word = header.awaited[i].load(std::memory_order_acquire);
-    trace.wait.awaited.push_back({static_cast<int>(word / 2), word % 2 != 0});
-  }
+  for (uint64_t i = 0; i < n_awaited; i++)
+    trace.wait.awaited.push_back(header.awaited[i].load(std::memory_order_acquire));
   if (header.found_nth.load(std::memory_order_acquire) == waiting && waiting != 0)
     trace.wait.found = text_of(header.found);
   std::atomic_thread_fence(std::memory_order_acquire);

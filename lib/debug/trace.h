@@ -36,8 +36,8 @@ struct Trace {
   // What the last operation waits for, if it has waited for long.
   struct Wait {
     int64_t since_ns = 0;
-    std::vector<Recorder::Awaited> awaited;
-    std::string found;  // why, as the rank itself has found out by asking ranks of other hosts
+    std::vector<int> awaited;  // ranks
+    std::string found;         // why, as the rank itself has found out by asking ranks of other hosts
   } wait;
 
   bool has_failed() const { return !error.empty(); }

@@ -113,8 +113,8 @@ std::string about(const Trace& trace) {
   json += ", \"machine\": " + std::to_string(trace.process.pid_namespace >> 32);  // hosts may share a name
   json += ", \"pid\": " + std::to_string(trace.process.pid) + ", \"error\": " + json_text(trace.error);
   json += ", \"written_ns\": " + std::to_string(trace.read_ns + trace.real_offset_ns) + ", \"waits_for\": [";
-  for (const Recorder::Awaited& awaited : trace.wait.awaited)
-    json += (&awaited == trace.wait.awaited.data() ? "" : ", ") + std::to_string(awaited.rank);
+  for (const int& awaited : trace.wait.awaited)
+    json += (&awaited == trace.wait.awaited.data() ? "" : ", ") + std::to_string(awaited);
   json += "]";
   if (!trace.wait.awaited.empty())
     json += ", \"waits_since_ns\": " + std::to_string(trace.wait.since_ns + trace.real_offset_ns);

@@ -79,8 +79,8 @@ class Diagnosis {
       const RankState how = state_of(rank);
       if (how >= RankState::kUnknown && (worst < 0 || how > state_of(worst))) worst = rank;
       if (how != RankState::kWaits) continue;
-      for (const Recorder::Awaited& awaited : witnesses_.at(rank).trace.wait.awaited)
-        if (before.try_emplace(awaited.rank, rank).second) next.push_back(awaited.rank);
+      for (const int awaited : witnesses_.at(rank).trace.wait.awaited)
+        if (before.try_emplace(awaited, rank).second) next.push_back(awaited);
     }
     std::vector<int> chain;
     for (int rank = worst; rank >= 0; rank = before.at(rank)) chain.insert(chain.begin(), rank);
@@ -91,7 +91,7 @@ class Diagnosis {
     const Trace& trace = witnesses_.at(start).trace;
     if (trace.wait.awaited.empty())
       return format("rank %d does not wait: it is %s", start, place_in_order(trace).c_str());
-    const int other = trace.wait.awaited[0].rank;
+    const int other = trace.wait.awaited[0];
     const std::string mine = format("rank %d waits for rank %d (%s); ", start, other, place_in_order(trace).c_str());
     const auto found = witnesses_.find(other);
     return mine + format("rank %d is %s%s", other,
@@ -162,7 +162,7 @@ void look_elsewhere(std::map<uint64_t, Witnesses>& groups) {
           if (other_group == group || !trace.is_in_operation() || !(trace.process == witness.trace.process)) continue;
           witness.elsewhere = place_in_order(trace);
           if (!trace.wait.awaited.empty())
-            witness.elsewhere += format(", where it waits for rank %d of that group", trace.wait.awaited[0].rank);
+            witness.elsewhere += format(", where it waits for rank %d of that group", trace.wait.awaited[0]);
         }
 }
 

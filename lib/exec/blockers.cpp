@@ -91,11 +91,11 @@ std::string Blockers::text() const {
   return text;
 }
 
-std::vector<Blockers::Awaited> Blockers::awaited() const {
-  std::vector<Awaited> all;
+std::vector<AwaitedMessage> Blockers::awaited() const {
+  std::vector<AwaitedMessage> all;
   for_each([&](Link& link, bool sends, const BoundStep* step) {
     if (!sends || link.is_made())
-      all.push_back({sends, link.peer(), step != nullptr ? call_.tag_of(*step) : last_tag(link)});
+      all.push_back({sends, link.peer(), from_tag(step != nullptr ? call_.tag_of(*step) : last_tag(link))});
   });
   return all;
 }

@@ -26,14 +26,9 @@ class Blockers {
   bool awaits_one_on(int cpu) const;
   // "rank 3 (to send), rank 1 (to receive what this rank sends)"
   std::string text() const;
-  // The same as messages of the operation, each with its tag: at least one for each rank that is waited for, except
-  // those that a link will take as soon as it is made.
-  struct Awaited {
-    bool sends;
-    int peer;
-    TagWords tag;
-  };
-  std::vector<Awaited> awaited() const;
+  // The same as messages of the operation: at least one for each rank that is waited for, except those that a link will
+  // take as soon as it is made.
+  std::vector<AwaitedMessage> awaited() const;
 
  private:
   template <class Visit>

@@ -35,8 +35,8 @@ TEST_CASE("what a rank asks and says is passed on once, answered for all, and so
   Recorder busy;
   busy.share(1, 40, 0x6d616e79);
   busy.begin({.sequence = 1, .collective = Collective::kBarrier});
-  std::vector<Recorder::Awaited> many{{0, false}};
-  for (int rank = 2; rank < 30; rank++) many.push_back({rank, false});
+  std::vector<int> many{0};
+  for (int rank = 2; rank < 30; rank++) many.push_back(rank);
   busy.record_wait(1'000'000'000, many);
   Inquiry one(0, 40, asking), other(1, 40, busy), third(2, 40, asking), few(0, 10, asking);
   const std::string question = one.question(), another = third.question();

@@ -274,7 +274,7 @@ using namespace tutti;  // NOLINT: what follows is about the library's inside
 Standing calls(int rank, uint64_t sequence, Collective collective = Collective::kAllReduce) {
   return {{rank, {.sequence = sequence, .count = 4, .collective = collective}}, Standing::Doing::kCalls};
 }
-Standing passes(int rank, uint64_t calls, std::vector<Standing::Awaited> awaited) {
+Standing passes(int rank, uint64_t calls, std::vector<AwaitedMessage> awaited) {
   Standing passing{{rank, {.sequence = calls}}, Standing::Doing::kPasses};
   passing.awaited = std::move(awaited);
   return passing;
@@ -285,9 +285,11 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 
 TEST_CASE("only what stays true however old it is makes ranks wait for each other") {
   const auto from = [](int peer, uint64_t number) {
-    return Standing::Awaited{false, peer, number, 1, DataType::kInt8};
+    return AwaitedMessage{false, peer, {.sequence = number, .count = 1}};
   };
-  const auto to = [](int peer, uint64_t number) { return Standing::Awaited{true, peer, number, 1, DataType::kInt8}; };
+  const auto to = [](int peer, uint64_t number) {
+    return AwaitedMessage{true, peer, {.sequence = number, .count = 1}};
+  };
   const Standing waits = passes(1, 2, {from(0, 1)});
   CHECK(judge(calls(0, 3), {{1, waits}}).error);
   CHECK_FALSE(judge(calls(0, 2), {{1, waits}}).error);  // an operation that both have begun
@@ -374,7 +376,7 @@ TEST_CASE("what goes from neighbour to neighbour is passed on once, and not by w
 }
 
 TEST_CASE("a statement that does not fit leaves out what nobody misses, and bytes that make no sense are none") {
-  Standing mine = passes(3, 7, {{true, 2, 9, 10, DataType::kInt32}});
+  Standing mine = passes(3, 7, {{true, 2, {.sequence = 9, .count = 10, .dtype = DataType::kInt32}}});
   mine.call.collective = Collective::kBarrier;
   for (int peer = 0; peer < 500; peer++) mine.counts[peer] = {5, 6};
   for (const size_t room : {size_t{200}, size_t{1000}, size_t{100000}}) {
@@ -387,7 +389,7 @@ TEST_CASE("a statement that does not fit leaves out what nobody misses, and byte
     REQUIRE(read);
     CHECK(reader.at_end());
     CHECK(read->counts_all == (room > 20000));
-    CHECK(read->awaited.at(0).number == 9);
+    CHECK(read->awaited.at(0).call.sequence == 9);
     CHECK(read->call == mine.call);
     for (size_t n = 0; n < bytes.size(); n++) {
       ByteReader cut(std::string_view(bytes).substr(0, n));

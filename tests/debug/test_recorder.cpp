@@ -100,7 +100,7 @@ TEST_CASE("messages do not stand in the way of looking for a collective") {
 
 TEST_CASE("what an operation waited for, and why, is not said of the next one") {
   Recorder recorder;
-  const Recorder::Awaited awaited[] = {{1, true}};
+  const int awaited[] = {1};
   recorder.begin(sum(1));
   const int64_t before_ns = now_ns();
   recorder.record_wait(1'000'000'000, awaited);
@@ -133,7 +133,7 @@ TEST_CASE("of the ranks that an operation waits for the first 64 are kept, and w
   Recorder recorder;
   recorder.begin(sum(1));
   recorder.record_reason("because");
-  const std::vector<Recorder::Awaited> awaited(70, Recorder::Awaited{5, false});
+  const std::vector<int> awaited(70, 5);
   recorder.record_wait(1'000'000, awaited);
   CHECK(read_trace(recorder).wait.awaited.size() == 64);
   CHECK(read_trace(recorder).wait.found == "because");
@@ -272,7 +272,7 @@ TEST_CASE("whose process is in another group's operation is told, and nobody els
   const auto elsewhere = [&] { return find_witnesses(folder.path).at(78).at(0).elsewhere; };
   peer.begin(sum(1));
   CHECK(elsewhere() == "");  // neither another process's operation nor one of its own group
-  const Recorder::Awaited awaited[] = {{1, false}};
+  const int awaited[] = {1};
   busy.begin(sum(1));
   busy.record_wait(0, awaited);
   CHECK(tutti_test::contains(elsewhere(), "in AllReduce(count=10, int32, sum) as operation 1, for "));

@@ -28,7 +28,7 @@ Witness rank(int number, char state, uint64_t sequence, std::vector<int> awaited
   }
   w.trace.operations.push_back(operation);
   if (!awaited.empty()) w.trace.wait.since_ns = 90 * kSecond + number;
-  for (const int peer : awaited) w.trace.wait.awaited.push_back({peer, false});
+  w.trace.wait.awaited = std::move(awaited);
   return w;
 }
 

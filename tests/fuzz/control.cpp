@@ -118,8 +118,7 @@ void compare(Input& in) {
     mine.begun = in.byte();
     mine.doing = in.below(2) == 0 ? Standing::Doing::kCalls : Standing::Doing::kPasses;
     mine.idle_ns = in.byte() * uint64_t{10'000'000};
-    mine.awaited = {
-        {in.below(2) == 0, 1 + static_cast<int>(in.below(kRanks - 1)), in.byte(), in.byte(), DataType::kInt8}};
+    mine.awaited = {{in.below(2) == 0, 1 + static_cast<int>(in.below(kRanks - 1)), {in.byte(), in.byte()}}};
     const auto said = comparison.look(mine);
     expect(said || !said.error().message.empty(), "an error has a sentence");
   }
@@ -149,7 +148,7 @@ std::string some_statements() {
     standing.call.collective = Collective::kAllReduce;
     standing.call.sequence = 2;
     standing.counts = {{0, {1, 2}}};
-    standing.awaited = {{false, 0, 1, 10, DataType::kFloat32}};
+    standing.awaited = {{false, 0, {.sequence = 1, .count = 10, .dtype = DataType::kFloat32}}};
     all += counted(peer.farewell(standing)) + std::string(6, '\1');
   }
   return all;

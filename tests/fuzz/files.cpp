@@ -49,7 +49,7 @@ std::string genuine_recorder() {
     recorder.begin(call);
     if (kind + 1 < kCollectives) recorder.end();
   }
-  const Recorder::Awaited awaited[] = {{1, false}};
+  const int awaited[] = {1};
   recorder.record_wait(1'000'000'000, awaited);
   std::string bytes(sizeof(TraceMemory), '\0');
   memcpy(bytes.data(), &recorder.memory(), sizeof(TraceMemory));

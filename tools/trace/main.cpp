@@ -46,9 +46,8 @@ void show_group(const Witnesses& ranks) {
   for (const auto& [rank, witness] : ranks) {
     const Trace& trace = witness.trace;
     std::string waits;
-    std::set<int> awaited_ranks;  // several messages may come from one rank
-    for (const Recorder::Awaited& awaited : trace.wait.awaited) awaited_ranks.insert(awaited.rank);
-    for (const int awaited : awaited_ranks)
+    // Several messages may come from one rank.
+    for (const int awaited : std::set(trace.wait.awaited.begin(), trace.wait.awaited.end()))
       waits += (waits.empty() ? "; waits for rank " : ", ") + std::to_string(awaited);
     printf("  rank %-4d pid %-8d %-8s %s%s\n", rank, trace.process.pid, process_text(witness.process_state).c_str(),
            place_in_order(trace).c_str(), waits.c_str());
