@@ -1,5 +1,7 @@
 // Streams and events.
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -74,6 +76,32 @@ Live<tuttiStream, Stream>& streams() {
   return *live;
 }
 
+// A point in a stream that other streams and threads can wait for, even after its event has moved on or is gone.
+using Point = std::shared_future<void>;
+
+Point reached_point() {
+  std::promise<void> reached;
+  reached.set_value();
+  return reached.get_future();
+}
+
+class Event {
+ public:
+  // Later waits are for this point.
+  void move_to(Point point) {
+    const std::lock_guard lock(mutex_);
+    point_ = std::move(point);
+  }
+  Point point() const {
+    const std::lock_guard lock(mutex_);
+    return point_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Point point_ = reached_point();
+};
+
 Live<tuttiEvent, Event>& events() {
   static auto* live = new Live<tuttiEvent, Event>("event");
   return *live;
@@ -101,34 +129,31 @@ Result<void> add_callback(tuttiStream_t handle, tuttiStreamCallback_t callback, 
 
 // With no stream everything is done when a call returns, so the event is reached at once.
 Result<void> record(tuttiEvent_t event_handle, tuttiStream_t stream_handle) {
-  TUTTI_TRY_ASSIGN(auto event, events().find(event_handle));
+  TUTTI_TRY_ASSIGN(const auto event, events().find(event_handle));
   if (stream_handle == nullptr) {
-    event->reach(event->begin_record());
+    event->move_to(reached_point());
     return {};
   }
   TUTTI_TRY_ASSIGN(const auto stream, streams().find(stream_handle));
-  const uint64_t record = event->begin_record();
-  auto queued = contained([&]() -> Result<void> {
-    stream->enqueue([event, record]() -> Result<void> {
-      event->reach(record);
-      return {};
-    });
+  const auto reached = std::make_shared<std::promise<void>>();
+  stream->enqueue([reached]() -> Result<void> {
+    reached->set_value();
     return {};
   });
-  if (!queued) event->reach(record);  // or threads that wait for it would wait for ever
-  return queued;
+  event->move_to(reached->get_future());
+  return {};
 }
 
 Result<void> wait_event(tuttiStream_t stream_handle, tuttiEvent_t event_handle) {
-  TUTTI_TRY_ASSIGN(auto event, events().find(event_handle));
-  const uint64_t record = event->last_record();
+  TUTTI_TRY_ASSIGN(const auto event, events().find(event_handle));
+  const Point point = event->point();
   if (stream_handle == nullptr) {
-    event->wait(record);
+    point.wait();
     return {};
   }
   TUTTI_TRY_ASSIGN(const auto stream, streams().find(stream_handle));
-  stream->enqueue([event, record]() -> Result<void> {
-    event->wait(record);
+  stream->enqueue([point]() -> Result<void> {
+    point.wait();
     return {};
   });
   return {};
@@ -201,7 +226,7 @@ tuttiResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream) {
 tuttiResult_t tuttiEventQuery(tuttiEvent_t event) {
   return guarded([&]() -> Result<void> {
     TUTTI_TRY_ASSIGN(const auto found, events().find(event));
-    if (found->reached(found->last_record())) return {};
+    if (found->point().wait_for(std::chrono::seconds(0)) == std::future_status::ready) return {};
     return Error{Code::kInProgress, "the stream has not reached this event"};
   });
 }
@@ -209,7 +234,7 @@ tuttiResult_t tuttiEventQuery(tuttiEvent_t event) {
 tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event) {
   return guarded([&]() -> Result<void> {
     TUTTI_TRY_ASSIGN(const auto found, events().find(event));
-    found->wait(found->last_record());
+    found->point().wait();
     return {};
   });
 }

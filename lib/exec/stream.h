@@ -1,4 +1,4 @@
-// What tuttiStream_t and tuttiEvent_t are for host memory. All functions from any thread.
+// What tuttiStream_t is for host memory. All functions from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "base/result.h"
@@ -52,42 +51,6 @@ class Stream {
   bool stopping_ = false;
   std::optional<Error> error_;
   std::thread thread_;
-};
-
-// A point in a stream that other streams and threads can wait for. Streams share the ownership of events that they will
-// reach or wait for, so an event may be dropped while it is still queued.
-class Event {
- public:
-  // Recording again moves the event: later waits are for the later point.
-  uint64_t begin_record() {
-    const std::lock_guard lock(mutex_);
-    pending_.insert(recorded_ + 1);
-    return ++recorded_;
-  }
-  void reach(uint64_t record) {
-    const std::lock_guard lock(mutex_);
-    pending_.erase(record);
-    changed_.notify_all();
-  }
-
-  uint64_t last_record() const {
-    const std::lock_guard lock(mutex_);
-    return recorded_;
-  }
-  bool reached(uint64_t record) const {
-    const std::lock_guard lock(mutex_);
-    return !pending_.contains(record);
-  }
-  void wait(uint64_t record) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !pending_.contains(record); });
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t recorded_ = 0;
-  std::set<uint64_t> pending_;  // perhaps of different streams, which reach them in any order
 };
 
 }  // namespace tutti
