@@ -116,12 +116,17 @@ Result<void> destroy(tuttiComm_t handle, bool abort) {
     }
     if (ends) member->abort();  // first, as it needs no memory: other threads are waited for below
     if (ends) end_queued(handle);
+    return {};
+  });
+  // Whatever failed above: this thread's own calls would be waited for, too.
+  auto dropped = contained([&]() -> Result<void> {
     drop_from_group(handle);
-    member->join();
+    if (ended) member->join();
     return {};
   });
   wait_until_unused(handle);  // even if memory ran out above
   TUTTI_TRY(std::move(ended));
+  TUTTI_TRY(std::move(dropped));
   return ends ? Result<void>() : member->state();
 }
 

@@ -94,7 +94,7 @@ void wait_until_unused(tuttiComm_t handle);
 
 Result<std::shared_ptr<Stream>> find_stream(tuttiStream_t handle);
 // Refuses, at once, the operations of an aborted communicator that wait on streams: whatever is queued before them may
-// take as long as it likes.
+// take as long as it likes. Needs memory for each; those for which there is none end when their streams reach them.
 void end_queued(tuttiComm_t comm);
 
 // Remembers the error for tuttiGetLastError and returns its code.

@@ -172,7 +172,10 @@ void tutti::api::end_queued(tuttiComm_t comm) {
         "tuttiCommAbort, tuttiCommRevoke, or tuttiCommShrink with TUTTI_SHRINK_ABORT, was called on this rank"};
   };
   std::map<uint64_t, Stream::Work> taken;
-  for (const auto& stream : streams().all()) stream->take_out(comm, instead, &taken);
+  (void)contained([&]() -> Result<void> {
+    for (const auto& stream : streams().all()) stream->take_out(comm, instead, &taken);
+    return {};
+  });
   for (const auto& [ticket, work] : taken) (void)work();  // each at its turn, because others may wait for these turns
 }
 

@@ -33,7 +33,8 @@ class Stream {
   // The same without taking memory: the caller brings the list node. `first` is called just before, while the queue is
   // locked, and returns the number.
   void enqueue(std::list<Item> one, const std::function<uint64_t()>& first);
-  // Moves the queued works of `of` to *taken, by their numbers, and leaves `instead` in their places.
+  // Moves the queued works of `of` to *taken, by their numbers, and leaves `instead` in their places. A work for which
+  // there is no memory stays.
   void take_out(const void* of, const Work& instead, std::map<uint64_t, Work>* taken);
   // Waits for all that was queued before; returns the first error since the last call.
   Result<void> synchronize();

@@ -99,6 +99,16 @@ static tuttiResult_t list(tuttiComm_t comm) {
   tuttiComm_t part;
   return tuttiCommCreateGroup(comm, &rank, 1, &part, nullptr);
 }
+// The communicator has failed, and this thread has collected a call on it.
+static tuttiResult_t destroy_in_group(tuttiComm_t comm) {
+  (void)tuttiCommRevoke(comm, 0);
+  tuttiGroupStart();
+  (void)tuttiBarrier(comm, nullptr);
+  const tuttiResult_t destroyed = tuttiCommDestroy(comm);
+  t_left = -1;
+  (void)tuttiGroupEnd();
+  return destroyed;
+}
 
 // A repeated operation fails, and there is no memory for the error text either.
 static bool a_repetition_lacks() {
@@ -144,6 +154,29 @@ static bool an_abort_lacks(bool in_group) {
     thread.join();
     (void)tuttiCommAbort(comms[1]);
     if (ended == tuttiSuccess) return false;
+  }
+  return true;
+}
+
+// An abort ends the operations that are queued on a stream behind other work, and drops those of this thread's group.
+static bool an_abort_of_queued_lacks() {
+  bool lacked = true;
+  for (long left = 0; lacked; left++) {
+    tuttiComm_t comms[2];
+    tuttiStream_t stream;
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess || tuttiStreamCreate(&stream) != tuttiSuccess) return false;
+    const auto takes_long = [](tuttiStream_t, tuttiResult_t, void*) { usleep(20'000); };
+    (void)tuttiStreamAddCallback(stream, takes_long, nullptr);
+    for (int i = 0; i < 2; i++) (void)tuttiBarrier(comms[0], stream);
+    tuttiGroupStart();
+    (void)tuttiBarrier(comms[0], nullptr);
+    t_left = left;
+    (void)tuttiCommAbort(comms[0]);
+    lacked = t_left < 0;
+    t_left = -1;
+    const tuttiResult_t ended = tuttiGroupEnd(), queued = tuttiStreamDestroy(stream);
+    (void)tuttiCommAbort(comms[1]);
+    if (queued == tuttiSuccess || (!lacked && ended != tuttiInvalidUsage)) return false;
   }
   return true;
 }
@@ -341,11 +374,11 @@ int main() {
   t_is_main = true;
   if (!one_rank_lacks()) return 4;
   if (!a_call_lacks()) return 5;
-  for (const auto call : {split, list, tuttiCommDestroy})
+  for (const auto call : {split, list, tuttiCommDestroy, destroy_in_group})
     if (!comes_back(call)) return 6;
   if (!a_repetition_lacks()) return 7;
   if (!a_creation_lacks()) return 8;
-  if (!an_abort_lacks(false) || !an_abort_lacks(true)) return 9;
+  if (!an_abort_lacks(false) || !an_abort_lacks(true) || !an_abort_of_queued_lacks()) return 9;
   if (!one_allocation_lacks()) return 10;
   if (!the_watcher_lacks()) return 11;
   if (!the_watcher_lacks_for_a_while()) return 12;
