@@ -15,34 +15,55 @@ Result<std::vector<uint64_t>> take_array(const char* name, const size_t* values,
   return std::vector<uint64_t>(values, values + n);
 }
 
-// Rank r's block as the user gave it: "recvcounts[2]=10 at displs[2]=5".
-std::string block_text(const char* counts, const char* displs, size_t r, uint64_t count, uint64_t at) {
-  return format("%s[%zu]=%llu at %s[%zu]=%llu", counts, r, static_cast<unsigned long long>(count), displs, r,
-                static_cast<unsigned long long>(at));
-}
+// One of the blocks that the user gave as arrays.
+struct Block {
+  const char *counts, *displs;  // the names of these arrays
+  size_t rank;
+  uint64_t elems, at;
+  bool is_written = false;
+  uintptr_t begin = 0, end = 0;  // in memory: see place()
 
-// The end of a block, in bytes.
-Result<size_t> block_end(uint64_t count, uint64_t at, DataType dtype, const std::string& text) {
-  uint64_t end = 0;
-  if (__builtin_add_overflow(at, count, &end) || !buffer_bytes(end, dtype, 1))
-    return invalid_argument(format("%s: elements of %zu bytes overflow", text.c_str(), dtype_bytes(dtype)));
-  return end * dtype_bytes(dtype);
-}
-
-// The blocks must lie within 2^63 bytes and not overlap. The position of an empty block does not matter.
-Result<void> check_blocks(const Operation::Unequal& blocks, const char* displs, DataType dtype) {
-  const auto text = [&](size_t r) { return block_text("recvcounts", displs, r, blocks.elems[r], blocks.at[r]); };
-  std::vector<size_t> order;
-  for (size_t r = 0; r < blocks.elems.size(); r++) {
-    if (blocks.elems[r] == 0) continue;
-    TUTTI_TRY(block_end(blocks.elems[r], blocks.at[r], dtype, text(r)));
-    order.push_back(r);
+  // "recvcounts[2]=10 at displs[2]=5"
+  std::string text() const {
+    return format("%s[%zu]=%llu at %s[%zu]=%llu", counts, rank, static_cast<unsigned long long>(elems), displs, rank,
+                  static_cast<unsigned long long>(at));
   }
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks.at[a] < blocks.at[b]; });
-  for (size_t i = 1; i < order.size(); i++)
-    if (blocks.at[order[i]] < blocks.at[order[i - 1]] + blocks.elems[order[i - 1]])
-      return invalid_argument(text(order[i - 1]) + " and " + text(order[i]) + " overlap");
+  // It must lie within 2^63 bytes. If it is empty, its position does not matter.
+  Result<void> place(const void* buffer, DataType dtype) {
+    if (elems == 0) at = 0;
+    uint64_t last = 0;
+    if (__builtin_add_overflow(at, elems, &last) || !buffer_bytes(last, dtype, 1))
+      return invalid_argument(format("%s: elements of %zu bytes overflow", text().c_str(), dtype_bytes(dtype)));
+    begin = reinterpret_cast<uintptr_t>(buffer) + at * dtype_bytes(dtype);
+    end = begin + elems * dtype_bytes(dtype);
+    return {};
+  }
+};
+
+// A block that is written must overlap no other block.
+Result<void> check_apart(std::vector<Block> blocks) {
+  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });
+  const Block none{};
+  const Block *read = &none, *written = &none;  // those with the largest end so far
+  for (const Block& block : blocks) {
+    if (block.elems == 0) continue;
+    const bool hits_written = block.begin < written->end;
+    if (hits_written || (block.is_written && block.begin < read->end))
+      return invalid_argument((hits_written ? written : read)->text() + " and " + block.text() +
+                              " overlap: a block to receive into must not overlap any other block");
+    const Block*& farthest = block.is_written ? written : read;
+    if (block.end > farthest->end) farthest = &block;
+  }
   return {};
+}
+
+Result<void> check_blocks(const Operation::Unequal& blocks, const char* displs, DataType dtype) {
+  std::vector<Block> placed;
+  for (size_t r = 0; r < blocks.elems.size(); r++) {
+    placed.push_back({"recvcounts", displs, r, blocks.elems[r], blocks.at[r], true});
+    TUTTI_TRY(placed.back().place(nullptr, dtype));
+  }
+  return check_apart(std::move(placed));
 }
 
 // The input must overlap no block, or be this rank's block.
@@ -52,34 +73,6 @@ Result<void> check_gathered(const void* send, uint64_t send_bytes, const void* r
     const Buffers buffers{send_bytes, blocks.elems[r] * elem_bytes, InPlace::kInputIsOwnBlock,
                           (own_at - blocks.at[r]) * elem_bytes};
     TUTTI_TRY(check_overlap(buffers, send, static_cast<const char*>(recv) + blocks.at[r] * elem_bytes));
-  }
-  return {};
-}
-
-// A block that is written must overlap no other block.
-Result<void> check_apart(const std::vector<Message>& messages) {
-  struct Range {
-    uintptr_t begin, end;
-    const Message* message;
-  };
-  std::vector<Range> ranges;
-  for (const Message& m : messages) {
-    const auto begin = reinterpret_cast<uintptr_t>(m.data);
-    if (m.count > 0) ranges.push_back({begin, begin + m.count * dtype_bytes(m.dtype), &m});
-  }
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  const auto text = [](const Message& m) {
-    return format("%s's block for rank %d (%p)", m.sends ? "sendbuff" : "recvbuff", m.peer, m.data);
-  };
-  Range sent{}, received{};  // the ranges with the largest end so far
-  for (const Range& range : ranges) {
-    const bool sends = range.message->sends;
-    const Range* other = range.begin < received.end ? &received : !sends && range.begin < sent.end ? &sent : nullptr;
-    if (other != nullptr)
-      return invalid_argument(text(*other->message) + " and " + text(*range.message) +
-                              " overlap: a block to receive into must not overlap any other block");
-    Range& farthest = sends ? sent : received;
-    if (range.end > farthest.end) farthest = range;
   }
   return {};
 }
@@ -117,19 +110,20 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
   TUTTI_TRY_ASSIGN(const auto send_at, take_array("sdispls", sdispls, use->n_ranks()));
   TUTTI_TRY_ASSIGN(const auto recv_elems, take_array("recvcounts", recvcounts, use->n_ranks()));
   TUTTI_TRY_ASSIGN(const auto recv_at, take_array("rdispls", rdispls, use->n_ranks()));
+  std::vector<Block> blocks;
   std::vector<Message> messages;
   for (size_t r = 0; r < send_at.size(); r++) {
     for (const bool sends : {true, false}) {
-      const uint64_t count = (sends ? send_elems : recv_elems)[r], at = count == 0 ? 0 : (sends ? send_at : recv_at)[r];
       char* base = static_cast<char*>(sends ? const_cast<void*>(send) : recv);
-      TUTTI_TRY_ASSIGN(const size_t bytes, block_end(count, at, dtype,
-                                                     sends ? block_text("sendcounts", "sdispls", r, count, at)
-                                                           : block_text("recvcounts", "rdispls", r, count, at)));
-      TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, count, bytes));
-      messages.push_back({sends, static_cast<int>(r), base + at * dtype_bytes(dtype), count, dtype});
+      Block block = sends ? Block{"sendcounts", "sdispls", r, send_elems[r], send_at[r]}
+                          : Block{"recvcounts", "rdispls", r, recv_elems[r], recv_at[r], true};
+      TUTTI_TRY(block.place(base, dtype));
+      TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, block.elems, block.end - block.begin));
+      messages.push_back({sends, static_cast<int>(r), base + block.at * dtype_bytes(dtype), block.elems, dtype});
+      blocks.push_back(block);
     }
   }
-  TUTTI_TRY(check_apart(messages));
+  TUTTI_TRY(check_apart(std::move(blocks)));
   Operation operation;
   operation.collective = Collective::kSendRecv;
   operation.caller = caller;

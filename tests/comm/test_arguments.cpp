@@ -225,7 +225,8 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     refused(exchange(huge, apart, two, apart), "sendcounts[1]=18446744073709551615");
     refused(exchange(two, huge, two, apart), "sdispls[1]=18446744073709551615");
     refused(exchange(two, apart, two, huge), "rdispls[1]=18446744073709551615");
-    refused(exchange(two, apart, two, overlapping), "recvbuff's block for rank 0");
+    refused(exchange(two, apart, two, overlapping),
+            "recvcounts[0]=2 at rdispls[0]=0 and recvcounts[1]=2 at rdispls[1]=1 overlap");
     const size_t six_and_one[] = {6, 1}, behind_the_one[] = {3, 6};
     refused(tuttiAlltoAllv(a, six_and_one, overlapping, a, two, behind_the_one, tuttiFloat, comm, nullptr), "overlap");
     outcome.take(exchange(two, overlapping, two, apart));  // blocks to send may overlap
