@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "api/handle.h"
-#include "api/operators.h"
 #include "base/dtype.h"
 #include "base/result.h"
 #include "comm/communicator.h"

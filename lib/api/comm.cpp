@@ -98,9 +98,10 @@ Result<void> mem_stats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
         format("stats.size=%zu is too small: start from TUTTI_COMM_MEM_STATS_INITIALIZER", stats->size));
   TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   const auto held = use->holdings();
-  const tuttiCommMemStats_t all = {
-      stats->size,      held.links, held.link_bytes, held.scratch_bytes, use.member().registrations.bytes(),
-      held.descriptors, 1};
+  size_t registered_bytes = 0;
+  use.member().registrations.for_each([&](const auto& one) { registered_bytes += one->bytes; });
+  const tuttiCommMemStats_t all = {stats->size,      held.links, held.link_bytes, held.scratch_bytes, registered_bytes,
+                                   held.descriptors, 1};
   memcpy(stats, &all, std::min(stats->size, sizeof all));
   return {};
 }

@@ -3,18 +3,68 @@
 // its own, which shares ownership of this object; if nobody joins the thread before the program ends, it keeps running.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 
-#include "api/operators.h"
-#include "api/registrations.h"
+#include "base/dtype.h"
+#include "base/shared_memory.h"
 #include "comm/communicator.h"
 
 namespace tutti::api {
+
+// What a program has made for one communicator, by the numbers that it knows it by.
+template <class Number, class Thing>
+class Table {
+ public:
+  // Takes the first of next()'s numbers that is free.
+  Number add(Thing thing, Number (*next)()) {
+    const std::lock_guard lock(mutex_);
+    for (;;)
+      if (const auto [place, is_new] = things_.try_emplace(next(), std::move(thing)); is_new) return place->first;
+  }
+  std::optional<Thing> find(Number number) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = things_.find(number);
+    return found == things_.end() ? std::nullopt : std::optional(found->second);
+  }
+  std::optional<Thing> remove(Number number) {
+    const std::lock_guard lock(mutex_);
+    auto found = things_.extract(number);
+    return found ? std::optional(std::move(found.mapped())) : std::nullopt;
+  }
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, thing] : things_) visit(thing);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<Number, Thing> things_;
+};
+
+// A sum whose inputs each rank multiplies first.
+struct PreMulSum {
+  DataType dtype = DataType::kInt8;
+  std::array<char, 8> scalar{};     // the factor, one element of dtype
+  const void* scalar_at = nullptr;  // or where to read it when an operation runs
+};
+using Operators = Table<int, PreMulSum>;
+
+// A buffer that the program has registered.
+struct Registration {
+  size_t bytes = 0;
+  uint64_t block = 0;   // its id in SharedMemory's table, which it is in while this exists; 0: not in it
+  uint64_t window = 0;  // the number of GPU memory on its device, or 0
+
+  ~Registration() { SharedMemory::remove(block); }  // no effect if tuttiMemFree came first
+};
 
 class Member : public std::enable_shared_from_this<Member> {
  public:
@@ -46,7 +96,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void join();
 
   Operators operators;
-  Registrations registrations;
+  Table<uintptr_t, std::unique_ptr<Registration>> registrations;
 
  private:
   Result<void> start(const char* what, bool joinable, const std::function<void()>& begin,

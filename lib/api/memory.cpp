@@ -1,5 +1,8 @@
 // Allocation and registration of memory.
+#include <atomic>
+
 #include "api/handle.h"
+#include "base/log.h"
 #include "base/shared_memory.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
@@ -20,6 +23,23 @@ Result<void> release(void* ptr) {
   return invalid_argument(format("ptr=%p is not from tuttiMemAlloc, or was freed before", ptr));
 }
 
+// Enters the user's memory; returns the block's number.
+Result<uint64_t> share(void* memory, size_t bytes) {
+  TUTTI_TRY_ASSIGN(const auto block, SharedMemory::add(memory, bytes));
+  if (!block->fd)
+    log(LogLevel::kInfo,
+        "registering %zu bytes at %p helps only network devices that read and write them: other processes cannot map "
+        "private memory, or memory of a file that is no longer open; they can map memory from tuttiMemAlloc, or from "
+        "mmap with MAP_SHARED of a memfd or file that stays open",
+        bytes, memory);
+  return block->id;
+}
+
+uintptr_t next_handle() {
+  static std::atomic<uintptr_t> given{1 << 20};  // small numbers are no handles
+  return ++given;
+}
+
 Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** handle) {
   if (handle == nullptr) return invalid_argument("handle is NULL");
   *handle = nullptr;
@@ -28,20 +48,23 @@ Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** h
   if (size > UINTPTR_MAX - reinterpret_cast<uintptr_t>(buff))
     return invalid_argument(format("size=%zu at buff=%p overflows", size, buff));
   TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
-  Registrations& registrations = use.member().registrations;
+  auto made = std::make_unique<Registration>();  // first, so that its block is given back whatever fails
+  made->bytes = size;
   if (use->device() != nullptr) {
-    *handle = registrations.accept(size, use->device()->open_window(buff, size));
-    return {};
+    made->window = use->device()->open_window(buff, size);
+  } else {
+    TUTTI_TRY_ASSIGN(made->block, share(buff, size));
   }
-  TUTTI_TRY_ASSIGN(*handle, registrations.add(buff, size));
+  *handle = reinterpret_cast<void*>(use.member().registrations.add(std::move(made), next_handle));
   return {};
 }
 
 Result<void> deregister_buffer(tuttiComm_t comm, void* handle) {
   if (handle == nullptr) return {};
   TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
-  TUTTI_TRY_ASSIGN(const uint64_t window, use.member().registrations.remove(handle));
-  if (window != 0) use->device()->close_window(window);
+  const auto made = use.member().registrations.remove(reinterpret_cast<uintptr_t>(handle));
+  if (!made) return invalid_argument(format("handle=%p is not a live registration of this communicator", handle));
+  if ((*made)->window != 0) use->device()->close_window((*made)->window);
   return {};
 }
 

@@ -1,5 +1,4 @@
-#include "api/operators.h"
-
+// The operators that a program creates for one communicator.
 #include <atomic>
 #include <cstring>
 
@@ -11,7 +10,9 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// Programs may create operators all the time, so the numbers wrap around eventually.
+// Above the built-in operators, and different from all numbers given out lately, by other communicators too, so that
+// their operators and removed ones are recognised. Programs may create operators all the time, so the numbers wrap
+// around eventually.
 int next_number() {
   static std::atomic<uint32_t> given{0};
   return tuttiNumOps + static_cast<int>(given++ % (static_cast<uint32_t>(tuttiMaxRedOp) - tuttiNumOps));
@@ -38,7 +39,7 @@ Result<void> create(tuttiRedOp_t* op, const void* scalar, const tuttiDataType_t&
       return invalid_argument(
           format("residence=%d is neither tuttiScalarDevice (0) nor tuttiScalarHostImmediate (1)", raw(residence)));
   }
-  *op = static_cast<tuttiRedOp_t>(use.member().operators.add(made));
+  *op = static_cast<tuttiRedOp_t>(use.member().operators.add(made, next_number));
   return {};
 }
 
@@ -47,41 +48,24 @@ Result<void> destroy(const tuttiRedOp_t& op, tuttiComm_t comm) {
   if (raw(op) >= 0 && raw(op) < tuttiNumOps)
     return invalid_argument(
         format("op=%d is built in: only operators of tuttiRedOpCreatePreMulSum can be destroyed", raw(op)));
-  return use.member().operators.remove(raw(op));
+  if (!use.member().operators.remove(raw(op))) return no_such_operator(raw(op));
+  return {};
 }
 
 }  // namespace
 
 namespace tutti::api {
 
-int Operators::add(const PreMulSum& made) {
-  const std::lock_guard lock(mutex_);
-  for (;;)
-    if (const auto [place, is_new] = made_.try_emplace(next_number(), made); is_new) return place->first;
-}
-
-Result<void> Operators::remove(int op) {
-  const std::lock_guard lock(mutex_);
-  if (made_.erase(op) == 0) return no_such_operator(op);
-  return {};
-}
-
-Result<PreMulSum> Operators::find(int op) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = made_.find(op);
-  if (found == made_.end()) return no_such_operator(op);
-  return found->second;
-}
-
 Result<void> take_made_op(int op, const Operators& operators, Operation* operation) {
-  TUTTI_TRY_ASSIGN(const PreMulSum made, operators.find(op));
-  if (made.dtype != operation->dtype)
+  const auto made = operators.find(op);
+  if (!made) return no_such_operator(op);
+  if (made->dtype != operation->dtype)
     return invalid_argument(format("op=%d was made for %s, but datatype=%d is %s: make one for each type", op,
-                                   dtype_name(made.dtype), static_cast<int>(operation->dtype),
+                                   dtype_name(made->dtype), static_cast<int>(operation->dtype),
                                    dtype_name(operation->dtype)));
   operation->op = RedOp::kPreMulSum;
-  operation->scalar = made.scalar;
-  operation->scalar_at = made.scalar_at;
+  operation->scalar = made->scalar;
+  operation->scalar_at = made->scalar_at;
   return {};
 }
 

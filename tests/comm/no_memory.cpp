@@ -1,11 +1,15 @@
 // Operations that find no memory: their waiters are told, and the operations behind them still get their turns.
 #include <malloc.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -281,6 +285,37 @@ static bool both_come_back(tuttiResult_t (*call)(int rank, tuttiComm_t comm)) {
   return true;
 }
 
+// How many descriptors of this file are open.
+static long descriptors_of(const char* name) {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::count_if(begin(all), end(all), [&](const auto& entry) {
+    std::error_code is_closed;
+    return std::filesystem::read_symlink(entry, is_closed) == name;
+  });
+}
+
+// Any one allocation of a registration fails: then no descriptor of its memory stays open.
+static bool a_registration_lacks() {
+  constexpr size_t kBytes = 4096;
+  tuttiComm_t comm;
+  void* handle;
+  const int file = memfd_create("registered", 0);
+  if (tuttiCommInitAll(&comm, 1, nullptr) != tuttiSuccess || ftruncate(file, kBytes) != 0) return false;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  bool lacked = true;
+  for (long left = 0; lacked; left++) {
+    t_left = left;
+    const tuttiResult_t made = tuttiCommRegister(comm, memory, kBytes, &handle);
+    lacked = t_left < 0;
+    t_left = -1;
+    if (made == tuttiSuccess && descriptors_of("/memfd:registered (deleted)") != 2) return false;
+    if (made == tuttiSuccess) (void)tuttiCommDeregister(comm, handle);
+    if (descriptors_of("/memfd:registered (deleted)") != 1 || (!lacked && made != tuttiSuccess)) return false;
+  }
+  (void)tuttiCommAbort(comm);
+  return munmap(memory, kBytes) == 0 && close(file) == 0;
+}
+
 // The error that ends the group, or success if there is none for 5 s.
 static tuttiResult_t end_of(tuttiComm_t comm) {
   tuttiResult_t state = tuttiSuccess;
@@ -385,6 +420,7 @@ int main() {
   if (!a_mark_lacks()) return 13;
   for (const auto call : {blocks, messages, registered, split_in_two, queued})
     if (!both_come_back(call)) return 14;
+  if (!a_registration_lacks()) return 15;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};
