@@ -51,17 +51,13 @@ Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& data
 [[gnu::noinline]] tuttiResult_t collective(Collective which, const void* send, void* recv, size_t count,
                                            const tuttiDataType_t& datatype, const tuttiRedOp_t& op, int root,
                                            tuttiComm_t comm, tuttiStream_t stream, const void* caller) noexcept {
-  Result<void> result;
-  try {
+  return in_group([&]() -> Result<void> {
     Use use(comm);
     Operation operation{which, send, recv, count, DataType::kInt8, RedOp::kSum, root};
     operation.caller = caller;
-    result = check(use, comm, datatype, op, &operation);
-    result = in_group(result ? launch(comm, std::move(use), operation, stream) : std::move(result));
-  } catch (...) {
-    result = contained([] { return in_group(Result<void>(caught())); });
-  }
-  return finish(result);
+    TUTTI_TRY(check(use, comm, datatype, op, &operation));
+    return launch(comm, std::move(use), operation, stream);
+  });
 }
 
 template <Collective which>
