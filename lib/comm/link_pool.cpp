@@ -64,15 +64,16 @@ void LinkPool::request(const Schedule& schedule, bool delivers) {
 }
 
 // The pause between two looks grows while nothing comes: otherwise a thousand looking ranks do nothing else.
-Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& interrupted,
-                               bool delivers, const bool* moves) {
+Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<Look()>& look,
+                               bool delivers) {
   constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
   request(schedule, delivers);
   uint32_t pause_us = kFirstUs;
   while (!attempts_.empty() || !awaited_.empty()) {
     TUTTI_TRY_ASSIGN(const bool progress, advance());
-    if (interrupted()) return {};
-    if (progress || (moves != nullptr && *moves)) {
+    const Look said = look();
+    if (said == Look::kStop) return {};
+    if (progress || said == Look::kMoves) {
       pause_us = kFirstUs;
       continue;
     }

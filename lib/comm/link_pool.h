@@ -24,11 +24,11 @@ class LinkPool {
   // Notes which links of `schedule` must be made. From now on find() returns them, even before they are made.
   void request(const Schedule& schedule, bool delivers = false);
   // Makes the missing links of `schedule`: offers the outgoing ones, waits for the incoming ones. All ranks call it for
-  // the same operation. When `interrupted` returns true it returns early, without an error: the caller has to find
-  // that. `delivers`: only transports that move data between devices. *moves (may be null): set by `interrupted`,
-  // whether something else goes on meanwhile, which then must not wait for long.
-  Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& interrupted,
-                       bool delivers = false, const bool* moves = nullptr);
+  // the same operation. `look` says whether to stop early, without an error: the caller has to find that; or whether
+  // something else moves, which must not wait for long. `delivers`: only transports that move data between devices.
+  enum class Look : uint8_t { kGoOn, kMoves, kStop };
+  Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<Look()>& look,
+                       bool delivers = false);
   // The time-out error, which names the missing links.
   Error late() const;
   // How many sockets the schedule's links keep: one each, except links in shared memory within this process.

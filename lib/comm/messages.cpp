@@ -106,8 +106,8 @@ Result<void> Messages::connect_gpus() {
   const MessageBatch batch(messages, [](const Message& m) { return call_of(m, 0); });
   const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, kGpuChannel);
   const Deadline deadline = Deadline::after_seconds(me_.options.init_timeout_seconds);
-  const auto has_failed = [this] { return monitor_.failed(); };
-  return links_.connect(schedule, deadline, has_failed, true);
+  const auto look = [this] { return monitor_.failed() ? LinkPool::Look::kStop : LinkPool::Look::kGoOn; };
+  return links_.connect(schedule, deadline, look, true);
 }
 
 Result<void> Messages::pass_between_gpus(const Operation& operation, const std::vector<Message>& messages) {
@@ -152,20 +152,20 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
 Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
   const bool on_device = how.on_device != nullptr;
   Result<void> well;
-  bool moves = false;
   int64_t idle_since_ns = now_ns();
-  const auto is_interrupted = [&] {
-    if (monitor_.failed()) return true;
+  const auto look = [&] {
+    if (monitor_.failed()) return LinkPool::Look::kStop;
     const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
-    moves = state == Run::Poll::kProgress;
+    const bool moves = state == Run::Poll::kProgress;
     if (moves) idle_since_ns = now_ns();
     well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
     const int64_t idle_ns = now_ns() - idle_since_ns;
     if (well) well = context.check_stalled(idle_ns);
     if (well && static_cast<double>(idle_ns) * 1e-9 > how.timeout_seconds) well = links_.late();
-    return !well;
+    if (!well) return LinkPool::Look::kStop;
+    return moves ? LinkPool::Look::kMoves : LinkPool::Look::kGoOn;
   };
-  TUTTI_TRY(links_.connect(schedule, Deadline::never(), std::ref(is_interrupted), on_device, &moves));
+  TUTTI_TRY(links_.connect(schedule, Deadline::never(), std::ref(look), on_device));
   TUTTI_TRY(monitor_.async_error());
   return well;
 }
