@@ -44,7 +44,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
 }
 
 Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
-  TUTTI_TRY(Setup(rendezvous, deadline, me_, links_, monitor_).run());
+  TUTTI_TRY(set_up(rendezvous, deadline, me_, links_, monitor_));
   TUTTI_TRY(collectives_.connect(deadline, [&] { return rendezvous.is_broken(); }));
   // Last, because no rank waits for another here, so a rank that fails can report it.
   if (me_.leads_host() && env_is_set(Env::kTopoDump)) return dump_machine(env_string(Env::kTopoDump));

@@ -46,147 +46,151 @@ int dmabuf_of_memory(uint64_t number, uint64_t* offset_bytes) {
   return SharedMemory::dmabuf(number, offset_bytes).release();
 }
 
-}  // namespace
-
-Result<void> Setup::run() {
-  TUTTI_TRY(env_check());
-  TUTTI_TRY(kernels_check());
-  TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int(Env::kTraceOnSigterm));
-  if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm(me_.options.trace_file));
-  TUTTI_TRY_ASSIGN(me_.machine, tutti::machine());
-  TUTTI_TRY(open_links());
-  TUTTI_TRY_ASSIGN(Listener control, Listener::open());
-  TUTTI_TRY_ASSIGN(PriceList prices, find_prices());
-  TUTTI_TRY_ASSIGN(const int64_t connections, env_int(Env::kTcpConnections));
-  Introduction mine = introduction(prices, control.contact);
-  mine.connections = static_cast<uint32_t>(connections > 0 ? connections : networks_of(control));
-  descriptors_before_ = open_descriptors();
-  TUTTI_TRY_ASSIGN(const Blobs introductions, rendezvous_.all_gather(mine.to_bytes()));
-  TUTTI_TRY_ASSIGN(me_.roster, Roster::of(introductions, me_.rank));
-  take_place(std::move(prices));
-  TUTTI_TRY(check_room(mine.control.addresses.size() * (1 + mine.addresses.size())));
-  return connect(std::move(control.fds));
-}
-
-Result<void> Setup::open_links() {
+Result<void> open_links(const Rendezvous& rendezvous, Membership& me, LinkPool& links) {
   TUTTI_TRY_ASSIGN(const int64_t slots, env_int(Env::kSlots));
   TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
   TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
-  me_.sizes.slot_bytes = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
-  me_.sizes.slots = static_cast<uint32_t>(slots);
-  me_.stream_from_bytes = static_cast<uint64_t>(stream_from);
-  const CommOptions& options = me_.options;
+  me.sizes.slot_bytes = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
+  me.sizes.slots = static_cast<uint32_t>(slots);
+  me.stream_from_bytes = static_cast<uint64_t>(stream_from);
+  const CommOptions& options = me.options;
   tuttiEndpointConfig endpoint_config{
-      sizeof endpoint_config, me_.rank,         me_.n_ranks,    {}, find_memory, SharedMemory::removals,
+      sizeof endpoint_config, me.rank,          me.n_ranks,     {}, find_memory, SharedMemory::removals,
       is_live_memory,         dmabuf_of_memory, options.encrypt};
-  std::copy(rendezvous_.key().begin(), rendezvous_.key().end(), endpoint_config.group_key);
+  std::copy(rendezvous.key().begin(), rendezvous.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options.transports, options.encrypt));
-  TUTTI_TRY_ASSIGN(links_.endpoints(), open_endpoints(endpoint_config, transports, options.transports.empty()));
+  TUTTI_TRY_ASSIGN(links.endpoints(), open_endpoints(endpoint_config, transports, options.transports.empty()));
   return {};
 }
 
-Introduction Setup::introduction(const PriceList& prices, const Contact& control) const {
+Introduction introduction(const Rendezvous& rendezvous, const Membership& me, LinkPool& links, const PriceList& prices,
+                          const Contact& control) {
   Introduction mine{.version = TUTTI_VERSION_CODE};
-  mine.settings = {.slot_bytes = me_.sizes.slot_bytes,
-                   .algo = me_.options.algo,
-                   .deterministic = me_.options.deterministic,
-                   .on_gpu = me_.is_on_gpu(),
-                   .encrypts = me_.options.encrypt,
+  mine.settings = {.slot_bytes = me.sizes.slot_bytes,
+                   .algo = me.options.algo,
+                   .deterministic = me.options.deterministic,
+                   .on_gpu = me.is_on_gpu(),
+                   .encrypts = me.options.encrypt,
                    .prices = fingerprint(prices.prices),
                    .prices_from = prices.file,
                    .order = env_string(Env::kOrder)};
-  mine.network.bytes_per_second = network_bytes_per_second(links_.endpoints());
+  mine.network.bytes_per_second = network_bytes_per_second(links.endpoints());
   if (prices.network) find_in_network(*prices.network, prices.network_file, &mine.network);
-  mine.network.round_trip_ns = rendezvous_.round_trip_ns();
+  mine.network.round_trip_ns = rendezvous.round_trip_ns();
   mine.network.sends_by_rate = sends_by_rate() ? 1 : 0;
   HostPlace& place = mine.place;
   place.host = host_name();
   place.process = this_process();
   place.cpus = usable_cpus();
   place.machine = machine_id();
-  place.machine_cpus = std::max(1u, static_cast<uint32_t>((me_.machine->whole.cpus | place.cpus).count()));
-  place.cache_bytes = last_level_cache_bytes(*me_.machine);
-  place.path = path_to(*me_.machine, place.cpus);
+  place.machine_cpus = std::max(1u, static_cast<uint32_t>((me.machine->whole.cpus | place.cpus).count()));
+  place.cache_bytes = last_level_cache_bytes(*me.machine);
+  place.path = path_to(*me.machine, place.cpus);
   log(LogLevel::kInfo, "this rank may use CPUs %s: %s", to_text(place.cpus).c_str(),
-      place_name(*me_.machine, place.path).c_str());
+      place_name(*me.machine, place.path).c_str());
   mine.control = control;
-  mine.addresses = addresses_of(links_.endpoints());
+  mine.addresses = addresses_of(links.endpoints());
   return mine;
 }
 
 // What a rank will open at least: its connections, and two more to be woken by the group and by links.
-size_t Setup::descriptors_for_rank(int rank) const {
-  const Planner planner(rank, me_.planner->layout(), me_.forced, me_.options.deterministic);
-  const std::vector<int>& here = me_.roster->ranks_of_process;
+size_t descriptors_for_rank(const Membership& me, const LinkPool& links, int rank) {
+  const Planner planner(rank, me.planner->layout(), me.forced, me.options.deterministic);
+  const std::vector<int>& here = me.roster->ranks_of_process;
   const std::vector<int> neighbours = planner.neighbours();
   size_t n = 2 + static_cast<size_t>(std::count_if(neighbours.begin(), neighbours.end(), [&](int peer) {
                return !std::binary_search(here.begin(), here.end(), peer);
              }));
-  for (const Algo algo : Collectives::kFirst) n += links_.sockets_of(planner.schedule(Collective::kAllReduce, algo, 0));
+  for (const Algo algo : Collectives::kFirst) n += links.sockets_of(planner.schedule(Collective::kAllReduce, algo, 0));
   return n;
 }
 
 // The first rank of a process counts for the others: if each rank counted, it would take O(n^3).
-size_t Setup::descriptors_for_process() const {
+size_t descriptors_for_process(const Membership& me, const LinkPool& links) {
   static std::mutex mutex;
   [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
   static uint64_t counted_group = 0;
   static size_t needed = 0;
   const std::lock_guard lock(mutex);
-  if (counted_group == me_.roster->group) return needed;
+  if (counted_group == me.roster->group) return needed;
   needed = 0;
-  for (const int rank : me_.roster->ranks_of_process) needed += descriptors_for_rank(rank);
-  counted_group = me_.roster->group;
+  for (const int rank : me.roster->ranks_of_process) needed += descriptors_for_rank(me, links, rank);
+  counted_group = me.roster->group;
   return needed;
 }
 
 // Found out now, instead of by ranks that wait for each other's connections. The rank that introduces itself last has
 // counted all that the others hold.
-Result<void> Setup::check_room(size_t n_doors) const {
+Result<void> check_room(const Membership& me, const LinkPool& links, size_t descriptors_before, size_t n_doors) {
   constexpr size_t kMostTimesMine = 4;  // others may have more neighbours
-  const size_t n_here = me_.roster->ranks_of_process.size();
-  if (check_descriptors(descriptors_before_, kMostTimesMine * descriptors_for_rank(me_.rank) * n_here, "")) return {};
-  size_t needed = descriptors_for_process();
+  const size_t n_here = me.roster->ranks_of_process.size();
+  if (check_descriptors(descriptors_before, kMostTimesMine * descriptors_for_rank(me, links, me.rank) * n_here, ""))
+    return {};
+  size_t needed = descriptors_for_process(me, links);
   needed -= std::min(needed, n_here * n_doors);  // some are closed once all ranks are known
-  return check_descriptors(descriptors_before_, needed,
-                           format("a group of %d ranks, %zu of them in this process,", me_.n_ranks, n_here));
+  return check_descriptors(descriptors_before, needed,
+                           format("a group of %d ranks, %zu of them in this process,", me.n_ranks, n_here));
 }
 
 // Works out how this rank operates, from what all ranks know.
-void Setup::take_place(PriceList prices) {
-  const Roster& roster = *me_.roster;
-  if (me_.rank == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(roster.layout).c_str());
-  const MessageSizes asked = me_.sizes;
-  me_.sizes = roster.sizes;
-  if (asked.slot_bytes != 0) me_.sizes.slot_bytes = asked.slot_bytes;
-  if (env_is_set(Env::kSlots)) me_.sizes.slots = asked.slots;
+void take_place(PriceList prices, Membership& me, LinkPool& links) {
+  const Roster& roster = *me.roster;
+  if (me.rank == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(roster.layout).c_str());
+  const MessageSizes asked = me.sizes;
+  me.sizes = roster.sizes;
+  if (asked.slot_bytes != 0) me.sizes.slot_bytes = asked.slot_bytes;
+  if (env_is_set(Env::kSlots)) me.sizes.slots = asked.slots;
   // From this size on the inputs and outputs of all ranks here do not fit into the cache together, and a result that is
   // stored there is first read from memory, and later written back anyway. 16 MiB, registered, 2 and 4 ranks: -50 %,
   // -38 %; at half of these sizes streaming costs 4 ranks 34 %.
-  if (me_.stream_from_bytes == 0)
-    me_.stream_from_bytes =
-        cache_bytes(*me_.machine, roster.cpus_here) / (2 * static_cast<uint64_t>(roster.here.machine.ranks));
+  if (me.stream_from_bytes == 0)
+    me.stream_from_bytes =
+        cache_bytes(*me.machine, roster.cpus_here) / (2 * static_cast<uint64_t>(roster.here.machine.ranks));
   // From this size on one-way data, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
-  if (!me_.is_oversubscribed()) me_.one_way_from_bytes = 32 << 10;
-  me_.planner.emplace(me_.rank, roster.layout, me_.forced, me_.options.deterministic);
-  me_.planner->set_facts(roster.facts, std::move(prices));
-  links_.yielding() = Yielding(me_.is_oversubscribed(), cpu_quota() > 0);
-  monitor_.take_place();
+  if (!me.is_oversubscribed()) me.one_way_from_bytes = 32 << 10;
+  me.planner.emplace(me.rank, roster.layout, me.forced, me.options.deterministic);
+  me.planner->set_facts(roster.facts, std::move(prices));
+  links.yielding() = Yielding(me.is_oversubscribed(), cpu_quota() > 0);
 }
 
-Result<void> Setup::connect(std::vector<Fd> control_fds) {
-  const auto roster = me_.roster;
+Result<void> connect_neighbours(Rendezvous& rendezvous, const Deadline& deadline, const Membership& me, LinkPool& links,
+                                Monitor& monitor, std::vector<Fd> control_fds) {
+  const auto roster = me.roster;
   PeerWatch::Config config{
-      .rank = me_.rank, .n_ranks = me_.n_ranks, .n_here = roster->ranks_of_host, .key = rendezvous_.key()};
-  config.key.encrypts = me_.options.encrypt;
+      .rank = me.rank, .n_ranks = me.n_ranks, .n_here = roster->ranks_of_host, .key = rendezvous.key()};
+  config.key.encrypts = me.options.encrypt;
   config.member = [roster](int rank) { return roster->member(rank); };
   config.group = roster->group;
   config.of_process = roster->ranks_of_process;
-  config.neighbours = me_.planner->neighbours();
-  for (Endpoint& endpoint : links_.endpoints())
-    endpoint.narrow(roster->ranks_of_host > 1, roster->ranks_of_host < me_.n_ranks);
-  return monitor_.connect(std::move(config), std::move(control_fds), deadline_,
-                          [this] { return rendezvous_.is_broken(); });
+  config.neighbours = me.planner->neighbours();
+  for (Endpoint& endpoint : links.endpoints())
+    endpoint.narrow(roster->ranks_of_host > 1, roster->ranks_of_host < me.n_ranks);
+  return monitor.connect(std::move(config), std::move(control_fds), deadline,
+                         [&rendezvous] { return rendezvous.is_broken(); });
+}
+
+}  // namespace
+
+Result<void> set_up(Rendezvous& rendezvous, const Deadline& deadline, Membership& me, LinkPool& links,
+                    Monitor& monitor) {
+  TUTTI_TRY(env_check());
+  TUTTI_TRY(kernels_check());
+  TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int(Env::kTraceOnSigterm));
+  if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm(me.options.trace_file));
+  TUTTI_TRY_ASSIGN(me.machine, tutti::machine());
+  TUTTI_TRY(open_links(rendezvous, me, links));
+  TUTTI_TRY_ASSIGN(Listener control, Listener::open());
+  TUTTI_TRY_ASSIGN(PriceList prices, find_prices());
+  TUTTI_TRY_ASSIGN(const int64_t connections, env_int(Env::kTcpConnections));
+  Introduction mine = introduction(rendezvous, me, links, prices, control.contact);
+  mine.connections = static_cast<uint32_t>(connections > 0 ? connections : networks_of(control));
+  const size_t descriptors_before = open_descriptors();  // before any rank of the group connects
+  TUTTI_TRY_ASSIGN(const Blobs introductions, rendezvous.all_gather(mine.to_bytes()));
+  TUTTI_TRY_ASSIGN(me.roster, Roster::of(introductions, me.rank));
+  take_place(std::move(prices), me, links);
+  monitor.take_place();
+  TUTTI_TRY(check_room(me, links, descriptors_before, mine.control.addresses.size() * (1 + mine.addresses.size())));
+  return connect_neighbours(rendezvous, deadline, me, links, monitor, std::move(control.fds));
 }
 
 }  // namespace tutti
