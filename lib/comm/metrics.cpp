@@ -60,29 +60,29 @@ void add_lateness(const RollCall& roll, Page* page) {
 }  // namespace
 
 void OperationTotals::count(const Trace& trace) {
-  if (trace.operations.empty() || trace.last()->nth <= counted_) return;
-  const uint64_t begun = trace.last()->nth - counted_;
+  if (trace.operations.empty() || trace.last()->nth <= counted) return;
+  const uint64_t begun = trace.last()->nth - counted;
   uint64_t seen = 0;
   std::array<Total, kCollectives> found{};
   for (const TracedOperation& one : trace.operations) {
-    if (one.nth <= counted_) continue;  // counted before, when it had not ended
+    if (one.nth <= counted) continue;  // counted before, when it had not ended
     seen++;
     Total& total = found[static_cast<size_t>(one.call.collective)];
     total.operations++;
     total.bytes += bytes_of(one.call);
   }
   for (size_t i = 0; i < found.size(); i++) {
-    totals_[i].operations += found[i].operations * begun / seen;
-    totals_[i].bytes += static_cast<uint64_t>(static_cast<double>(found[i].bytes) * static_cast<double>(begun) /
-                                              static_cast<double>(seen));
+    by_collective[i].operations += found[i].operations * begun / seen;
+    by_collective[i].bytes += static_cast<uint64_t>(static_cast<double>(found[i].bytes) * static_cast<double>(begun) /
+                                                    static_cast<double>(seen));
   }
-  counted_ += begun;
+  counted += begun;
 }
 
 Trace LatenessWatch::look() {
   Attendants::Seen seen = attendants_.look();
-  roll_.enter(seen.ended);
-  roll_.compare();
+  roll.enter(seen.ended);
+  roll.compare();
   tell_of_latecomers();
   return std::move(seen.own);
 }
@@ -92,19 +92,19 @@ void LatenessWatch::look_elsewhere() {
   const int64_t now = now_ns();
   if (!others_.any() || now - asked_ns_ < others_.every_ns()) return;
   asked_ns_ = now;
-  roll_.enter(others_.heard());
-  others_.ask(watch_, roll_.compared());
+  roll.enter(others_.heard());
+  others_.ask(watch_, roll.compared());
 }
 
 void LatenessWatch::tell_of_latecomers() {
   constexpr uint64_t kEnough = 20;
   constexpr int64_t kPauseNs = 60'000'000'000;
   const int64_t now = now_ns();
-  if (roll_.latecomers() < told_latecomers_ + kEnough || (told_ns_ != 0 && now - told_ns_ < kPauseNs)) return;
-  const auto sentence = roll_.sentence(true);
+  if (roll.latecomers() < told_latecomers_ + kEnough || (told_ns_ != 0 && now - told_ns_ < kPauseNs)) return;
+  const auto sentence = roll.sentence(true);
   if (!sentence) return;
   log(LogLevel::kInfo, "%s", sentence->c_str());
-  told_latecomers_ = roll_.latecomers();
+  told_latecomers_ = roll.latecomers();
   told_ns_ = now;
 }
 
@@ -146,13 +146,13 @@ void Metrics::serve() {
 
 void Metrics::look() {
   const bool compares = lateness_ && !recorder_.path().empty();
-  totals_.count(compares ? lateness_->look() : read_trace(recorder_, read_from(recorder_.header(), totals_.counted())));
+  totals_.count(compares ? lateness_->look() : read_trace(recorder_, read_from(recorder_.header(), totals_.counted)));
 }
 
 void Metrics::write() {
   const std::lock_guard lock(mutex_);
   look();
-  if (lateness_) lateness_->compare_all();
+  if (lateness_) lateness_->roll.compare_all();  // without waiting for missing ranks
   write_now();
 }
 
@@ -173,7 +173,7 @@ std::string Metrics::text() const {
   Page page(header.group);
   const auto add_totals = [&](uint64_t OperationTotals::Total::*number) {
     for (size_t i = 0; i < kCollectives; i++)
-      if (const auto& total = totals_.by_collective()[i]; total.operations > 0)
+      if (const auto& total = totals_.by_collective[i]; total.operations > 0)
         page.sample(header.rank, operation(i), total.*number);
   };
   page.metric("tutti_operations_total", "counter", "Operations that this rank has begun.");
@@ -188,7 +188,7 @@ std::string Metrics::text() const {
   page.metric("tutti_retransmits_total", "counter",
               "Segments retransmitted on the data connections to a peer, as of the last operation that waited.");
   for (const auto& [other, n] : links_.resent()) page.sample(header.rank, peer(other), n);
-  if (lateness_) add_lateness(lateness_->roll(), &page);
+  if (lateness_) add_lateness(lateness_->roll, &page);
   return page.take();
 }
 

@@ -26,19 +26,15 @@
 namespace tutti {
 
 // A rank's operations and their bytes.
-class OperationTotals {
- public:
+struct OperationTotals {
   struct Total {
     uint64_t operations = 0, bytes = 0;
   };
-  uint64_t counted() const { return counted_; }  // operations, of all kinds
+  std::array<Total, kCollectives> by_collective{};
+  uint64_t counted = 0;  // operations, of all kinds
+
   // Adds the operations begun since the last call. Overwritten ones are taken to be like those that are still there.
   void count(const Trace& trace);
-  const std::array<Total, kCollectives>& by_collective() const { return totals_; }
-
- private:
-  std::array<Total, kCollectives> totals_{};
-  uint64_t counted_ = 0;
 };
 
 // Compares the ranks of this host with each other and with those of other hosts; logs which rank is late again and
@@ -49,8 +45,8 @@ class LatenessWatch {
       : watch_(watch), others_(others), attendants_(recorder) {}
   Trace look();  // looks at this host; returns this rank's own trace
   void look_elsewhere();
-  void compare_all() { roll_.compare_all(); }  // without waiting for missing ranks
-  const RollCall& roll() const { return roll_; }
+
+  RollCall roll;
 
  private:
   void tell_of_latecomers();
@@ -58,7 +54,6 @@ class LatenessWatch {
   PeerWatch& watch_;
   RemoteAttendants& others_;
   Attendants attendants_;
-  RollCall roll_;
   uint64_t told_latecomers_ = 0;
   int64_t told_ns_ = 0, asked_ns_ = 0;
 };
