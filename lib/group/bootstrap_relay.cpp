@@ -160,7 +160,7 @@ RelayServer::RelayServer(std::vector<Fd> listening, const Key& key, Deadline dea
       root_(&add(std::move(root.fd), std::move(root.channel), most_bytes_of_all(host_.n_ranks))) {}
 
 bool RelayServer::finished() {
-  return !is_anyone_here() && !is_anyone_coming() && (had_client_ || root_ == nullptr || deadline_.passed());
+  return !is_anyone_here() && (deadline_.passed() || (!is_anyone_coming() && (had_client_ || root_ == nullptr)));
 }
 
 void RelayServer::let_in(Client& client) {

@@ -17,8 +17,6 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kJoinLimitNs = 5'000'000'000;
-
 // Registers a descriptor, or changes the events of one that is registered already.
 void watch_by(int epoll, int fd, uint32_t events, void* address) {
   epoll_event event{events, {.ptr = address}};
@@ -127,7 +125,6 @@ void FrameServer::run() {
 
 void FrameServer::turn(int most_ms) {
   wait(most_ms);
-  drop_late();
   if (std::exchange(any_closed_, false))
     clients_.remove_if([](const Client& client) { return client.stage() == Client::Stage::kClosed; });
   broadcast_.answer_own_ranks();
@@ -135,7 +132,7 @@ void FrameServer::turn(int most_ms) {
 }
 
 void FrameServer::wait(int most_ms) {
-  const int cap_ms = std::min(most_ms, acceptor_.is_full() ? 50 : is_anyone_coming() ? 200 : most_ms);
+  const int cap_ms = std::min(most_ms, acceptor_.is_full() ? 50 : acceptor_.has_pending() ? 200 : most_ms);
   const int left_ms = std::min(deadline_.passed() ? cap_ms : deadline_.left_ms(cap_ms), look_at_.left_ms(cap_ms));
   epoll_event events[64];
   const int n = ::epoll_wait(epoll_.get(), events, std::size(events), left_ms);
@@ -149,10 +146,8 @@ void FrameServer::wait(int most_ms) {
 
 // Takes in connections that have authenticated.
 void FrameServer::take_in() {
-  while (auto accepted = acceptor_.next()) {
-    n_unknown_++;
+  while (auto accepted = acceptor_.next())
     let_in(clients_.emplace_back(std::move(accepted->fd), std::move(accepted->channel), kMaxBlobBytes, epoll_.get()));
-  }
   if (const auto shortage = acceptor_.shortage())
     broadcast_.report(system_error("the group's root could not accept all ranks", shortage->sys_errno));
   watch_strangers();
@@ -171,22 +166,11 @@ FrameServer::Client& FrameServer::add(Fd fd, std::unique_ptr<SecureChannel> chan
   return client;
 }
 
-void FrameServer::drop_late() {
-  constexpr int64_t kEveryNs = 100'000'000;
-  if (n_unknown_ == 0 || now_ns() - dropped_late_ns_ < kEveryNs) return;
-  dropped_late_ns_ = now_ns();
-  for (Client& client : clients_)
-    if (!client.known && client.age_ns() > kJoinLimitNs) forget(client);
-}
-
 void FrameServer::forget(Client& client) {
   if (client.stage() == Client::Stage::kClosed) return;
   client.close();
   any_closed_ = true;
-  if (client.known)
-    lose(client);
-  else
-    n_unknown_--;
+  if (client.known) lose(client);
 }
 
 void FrameServer::serve(Client& client) {
@@ -218,7 +202,6 @@ void FrameServer::greet(Client& client, const JoinMessage& join) {
   client.rank = join.rank;
   client.who = who_is(join);
   client.is_own = client.who == who_is(make_join(join.rank, join.n_ranks, 0));
-  if (!client.known) n_unknown_--;
   client.known = true;
   if (broadcast_.report()) client.send_last(*broadcast_.report());
 }
@@ -226,6 +209,12 @@ void FrameServer::greet(Client& client, const JoinMessage& join) {
 bool FrameServer::is_anyone_here() const {
   return std::any_of(clients_.begin(), clients_.end(),
                      [](const Client& client) { return client.stage() != Client::Stage::kClosed && client.rank >= 0; });
+}
+
+bool FrameServer::is_anyone_coming() const {
+  return acceptor_.has_pending() || std::any_of(clients_.begin(), clients_.end(), [](const Client& client) {
+           return client.stage() != Client::Stage::kClosed && !client.known;
+         });
 }
 
 Result<void> spawn(std::unique_ptr<FrameServer> server) {

@@ -1,8 +1,9 @@
 // The connections of a rendezvous' server: one thread, one epoll set, no client is ever waited for.
 //
 //   accepted --Join, Relay or Ask--> known: its frames go to take() ... --> closed
-//       \--5 s without--> dropped           after its last frame it is only drained
+//                                           after its last frame it is only drained
 //
+// Who has authenticated may take its time to say who it is: the job may have been stopped meanwhile.
 // Everything belongs to the thread that calls run().
 #pragma once
 
@@ -36,7 +37,6 @@ class FrameConnection {
 
   Stage stage() const { return stage_; }
   int fd() const { return fd_.get(); }
-  int64_t age_ns() const { return now_ns() - since_ns_; }
 
   FrameReader::Status read() { return in_.read(fd_.get(), channel_.get()); }
   FrameReader& in() { return in_; }
@@ -52,7 +52,6 @@ class FrameConnection {
   Fd fd_;
   const int epoll_;
   std::unique_ptr<SecureChannel> channel_;
-  const int64_t since_ns_ = now_ns();
   Stage stage_ = Stage::kOpen;
   FrameReader in_;
   std::deque<Frame> out_;
@@ -115,13 +114,12 @@ class FrameServer {
   Client& add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes);  // dialled by this side
   void greet(Client& client, const JoinMessage& join);                              // makes it known
   bool is_anyone_here() const;                                                      // clients whose rank is known
-  bool is_anyone_coming() const { return n_unknown_ > 0 || acceptor_.has_pending(); }
+  bool is_anyone_coming() const;                                                    // who has not said who it is
 
  private:
   void wait(int most_ms);
   void take_in();
   void watch_strangers();
-  void drop_late();
   void serve(Client& client);
   void read_frames(Client& client);
   void forget(Client& client);
@@ -135,8 +133,6 @@ class FrameServer {
   Broadcast broadcast_{clients_};
 
  private:
-  int64_t dropped_late_ns_ = 0;
-  size_t n_unknown_ = 0;  // clients that have not said who they are
   bool any_closed_ = false;
 };
 

@@ -295,18 +295,18 @@ TEST_CASE("no signal handler of the program's runs in the root's thread") {
   CHECK(join_and_gather(id, 0, 1).message == "");
 }
 
-TEST_CASE("a connection that does not join within seconds is closed, though it has authenticated") {
+TEST_CASE("a connection that does not authenticate within seconds is closed; who has may join later than that") {
   const UniqueId id = root();
-  const Fd silent = silent_connection(id), known = known_connection(id, 0);
-  for (const Fd* fd : {&silent, &known}) {
-    char byte = 0;
-    const auto closed = recv_all(fd->get(), &byte, 1, Deadline::after_seconds(12));
-    REQUIRE(!closed);
-    INFO(closed.error().message);
-    CHECK(closed.error().code == Code::kRemoteError);
-  }
-  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) { return join_and_gather(id, rank, 2); });
-  for (const Fate& fate : fates) CHECK(fate.message == "");
+  const Fd known = known_connection(id, 0), silent = silent_connection(id);
+  char byte = 0;
+  const auto closed = recv_all(silent.get(), &byte, 1, Deadline::after_seconds(12));
+  REQUIRE(!closed);
+  INFO(closed.error().message);
+  CHECK(closed.error().code == Code::kRemoteError);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the root has had time to close the other one, too
+  const std::string said = make_join_frame(make_join(0, 2, 60'000)) + make_frame(FrameKind::kBlob, "blob");
+  REQUIRE(send_all(known.get(), said.data(), said.size(), Deadline::after_seconds(10)));
+  CHECK(join_and_gather(id, 1, 2, 10).message == "");
 }
 
 TEST_CASE("ranks that leave after the last round disturb nobody") {
