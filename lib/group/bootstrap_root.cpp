@@ -130,12 +130,7 @@ bool RootServer::on_join(Client& client, const std::string& body) {
 bool RootServer::check_join(Client& client, const JoinMessage& join) {
   const std::string who = who_is(join);
   std::string wrong;
-  if (join.version != kBootstrapVersion)
-    wrong = format(
-        "rank %d (%s) speaks version %u of the bootstrap protocol, the root version %u: run the same version of Tutti "
-        "on every rank",
-        join.rank, who.c_str(), join.version, kBootstrapVersion);
-  else if (n_ranks_ != 0 && join.n_ranks != n_ranks_)
+  if (n_ranks_ != 0 && join.n_ranks != n_ranks_)
     wrong =
         format("the ranks disagree about the number of ranks: rank %d (%s) says %d, rank %d (%s) says %d", first_rank_,
                members_[static_cast<size_t>(first_rank_)].who.c_str(), n_ranks_, join.rank, who.c_str(), join.n_ranks);

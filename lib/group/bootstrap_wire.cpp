@@ -21,19 +21,19 @@ uint64_t root_door(const Key& key) {
 }
 
 JoinMessage make_join(int rank, int n_ranks, int left_ms) {
-  return {kBootstrapVersion, rank, n_ranks, getpid(), left_ms, host_name()};
+  return {rank, n_ranks, getpid(), left_ms, host_name()};
 }
 
 std::string make_join_frame(const JoinMessage& join, FrameKind kind) {
   const std::string body =
-      ByteWriter().all(join.version, join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact).take();
+      ByteWriter().all(join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact).take();
   return make_frame(kind, body, join.rank);
 }
 
 std::optional<JoinMessage> read_join(const std::string& body) {
   ByteReader r(body);
   JoinMessage join{};
-  r.all(join.version, join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact);
+  r.all(join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact);
   const bool can_be = join.n_ranks >= 1 && join.n_ranks <= kMaxRanks && join.rank >= 0 && join.rank < join.n_ranks;
   return r.ok() && r.at_end() && can_be ? std::optional(join) : std::nullopt;
 }

@@ -37,7 +37,6 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kBootstrapVersion = 4;
 inline constexpr size_t kMaxBlobBytes = 64 << 10;
 inline constexpr int kMaxRanks = 1 << 20;
 inline constexpr int kFewRanks = 8;  // that many connections can each carry everyone's blobs without a burden
@@ -55,7 +54,6 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 16);
 
 struct JoinMessage {
-  uint32_t version;
   int32_t rank;
   int32_t n_ranks;
   int32_t pid;

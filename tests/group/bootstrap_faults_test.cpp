@@ -206,18 +206,25 @@ TEST_CASE("a rank that leaves before anybody has said anything is named to the o
   }
 }
 
-TEST_CASE("a rank that speaks another version of the bootstrap is named to everybody") {
+TEST_CASE("a rank that speaks another version of the protocol is refused, and both versions are named") {
   const UniqueId id = root();
-  const Fd other = known_connection(id, 1);
-  JoinMessage join = make_join(1, 2, 60'000);
-  join.version++;
-  const std::string frame = make_join_frame(join, FrameKind::kJoin);
-  REQUIRE(send_all(other.get(), frame.data(), frame.size(), Deadline::after_seconds(10)));
-  const Fate fate = join_and_gather(id, 0, 2, 2);
+  const UniqueIdParts parts = unpack_unique_id(id).value();
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const Fd out(ends[0]), in(ends[1]);
+  Handshake handshake = Handshake::client(derive_key(parts.secret, sizeof parts.secret), HelloKind::kBootstrap, 1, -1);
+  REQUIRE(handshake.advance(out.get()) == Handshake::Status::kPending);
+  Hello hello;
+  REQUIRE(recv_all(in.get(), &hello, sizeof hello, Deadline::after_seconds(10)));
+  const int ours = hello.version++;
+  const Fd other = silent_connection(id);
+  REQUIRE(send_all(other.get(), &hello, sizeof hello, Deadline::after_seconds(10)));
+  const Fate fate = join_and_gather(id, 0, 2, 1);
   INFO(fate.message);
-  CHECK(fate.code == Code::kInvalidUsage);
-  CHECK(fate.culprit == 1);
-  CHECK(contains(fate.message, "speaks version " + std::to_string(kBootstrapVersion + 1)));
+  CHECK(contains(fate.message, "rank 1 of 2 never joined; the root refused "));
+  CHECK(contains(fate.message, format("speaks version %d of Tutti's wire protocol, this side %d: run the same version "
+                                      "of Tutti on every rank",
+                                      ours + 1, ours)));
 }
 
 TEST_CASE("who reads late gets all that the root has said") {

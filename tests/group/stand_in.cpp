@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
   std::vector<Host> hosts;
   for (int h = 0; h < n_hosts; h++) {
     Listener doors = must(Listener::open());
-    JoinMessage me{kBootstrapVersion, h * per_host, n_ranks, 1, 600'000, "host" + std::to_string(h)};
+    JoinMessage me{h * per_host, n_ranks, 1, 600'000, "host" + std::to_string(h)};
     const JoinMessage speaker = me;
     me.contact = doors.contact.to_bytes();
     RootConnection root = must(connect_relay({parts, std::nullopt, key}, me, deadline));
