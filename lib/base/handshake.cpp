@@ -55,7 +55,7 @@ Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int t
   memcpy(hello.args, args.data(), sizeof hello.args);
   random_bytes(hello.nonce, sizeof hello.nonce);
   hello.door = door;
-  h.buffers_.queue(&hello, sizeof hello);
+  h.queue(&hello, sizeof hello);
   h.next_ = {sizeof h.said_.server_nonce + (is_encrypted(key, kind) ? sizeof(Cipher) + sizeof(Secret) : 0),
              &Handshake::take_challenge};
   return h;
@@ -65,23 +65,32 @@ Handshake Handshake::server(const Key& key, HelloKind kind, int my_rank) {
   return {key, kind, my_rank};
 }
 
+Moved Handshake::send_queued(int fd) {
+  size_t sent = 0;
+  const Moved moved = send_rest(fd, nullptr, out_.data(), out_.size(), &sent);
+  out_.erase(0, sent);
+  return moved;
+}
+
 Handshake::Status Handshake::advance(int fd) {
   while (why_.empty()) {
     const char* doing = "sending the handshake";
-    Moved moved = buffers_.send(fd);
+    Moved moved = send_queued(fd);
     if (moved == Moved::kAll) {
       if (next_.take == nullptr) return Status::kDone;
       doing = "receiving the handshake";
-      moved = buffers_.receive(fd, next_.bytes);
+      moved = recv_rest(fd, nullptr, in_, next_.bytes, &in_got_);
     }
     if (moved == Moved::kSome) return Status::kPending;
-    if (moved == Moved::kAll)
-      (this->*next_.take)(buffers_.take());
-    else
+    if (moved == Moved::kAll) {
+      in_got_ = 0;
+      (this->*next_.take)(in_);
+    } else {
       fail(errno == 0 ? "the other side closed the connection during the handshake"
                       : system_error(doing, errno).message);
+    }
   }
-  buffers_.send(fd);  // the refusal of a wrong proof, best effort: the connection ends here
+  send_queued(fd);  // the refusal of a wrong proof, best effort: the connection ends here
   return Status::kFailed;
 }
 
@@ -105,13 +114,13 @@ void Handshake::take_hello(const uint8_t* message) {
                "the same value on all ranks",
                is_asked ? "encrypts" : "does not encrypt", is_asked ? "does not" : "does"));
   random_bytes(said_.server_nonce, sizeof said_.server_nonce);
-  buffers_.queue(said_.server_nonce, sizeof said_.server_nonce);
+  queue(said_.server_nonce, sizeof said_.server_nonce);
   if (is_asked) {
     said_.cipher = (hello.ciphers & ciphers_here() & static_cast<uint8_t>(Cipher::kAes256)) != 0 ? Cipher::kAes256
                                                                                                  : Cipher::kChaCha20;
     said_.server_public = make_ephemeral();
-    buffers_.queue(&said_.cipher, sizeof said_.cipher);
-    buffers_.queue(said_.server_public.data(), said_.server_public.size());
+    queue(&said_.cipher, sizeof said_.cipher);
+    queue(said_.server_public.data(), said_.server_public.size());
   }
   next_ = {sizeof(Transcript::Mac) + (is_asked ? sizeof(Secret) : 0), &Handshake::take_proof};
 }
@@ -125,10 +134,10 @@ void Handshake::take_challenge(const uint8_t* message) {
     const bool is_offered = said_.cipher == Cipher::kChaCha20 || said_.cipher == Cipher::kAes256;
     if (!is_offered || (said_.hello.ciphers & static_cast<uint8_t>(said_.cipher)) == 0)
       return fail("the other side chose a cipher that it was not offered");
-    buffers_.queue(said_.client_public.data(), said_.client_public.size());
+    queue(said_.client_public.data(), said_.client_public.size());
   }
   const Transcript::Mac proof = said_.mac(key_, "client");
-  buffers_.queue(proof.data(), proof.size());
+  queue(proof.data(), proof.size());
   next_ = {sizeof(Transcript::Mac), &Handshake::take_acceptance};
 }
 
@@ -139,13 +148,13 @@ void Handshake::take_proof(const uint8_t* message) {
   }
   const Transcript::Mac expected = said_.mac(key_, "client");
   if (sodium_memcmp(message, expected.data(), expected.size()) != 0) {
-    buffers_.queue(kRefusal.data(), kRefusal.size());
+    queue(kRefusal.data(), kRefusal.size());
     return fail_misfit(kOtherSecret);
   }
   conclude(false);
   if (!why_.empty()) return;
   const Transcript::Mac proof = said_.mac(key_, "server");
-  buffers_.queue(proof.data(), proof.size());
+  queue(proof.data(), proof.size());
 }
 
 void Handshake::take_acceptance(const uint8_t* message) {
@@ -206,12 +215,6 @@ Transcript::Mac Transcript::mac(const Key& key, const char* role) const {
   static_assert(sizeof result == crypto_auth_BYTES && std::tuple_size_v<Key::array> == crypto_auth_KEYBYTES);
   crypto_auth(result.data(), reinterpret_cast<const uint8_t*>(message.data()), message.size(), key.data());
   return result;
-}
-
-void MessageBuffers::queue(const void* data, size_t bytes) {
-  if (out_sent_ == out_bytes_) out_sent_ = out_bytes_ = 0;
-  memcpy(out_ + out_bytes_, data, bytes);
-  out_bytes_ += bytes;
 }
 
 }  // namespace tutti

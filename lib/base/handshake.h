@@ -71,23 +71,6 @@ struct Transcript {
   Mac mac(const Key& key, const char* role) const;
 };
 
-// One incoming message and the outgoing bytes, over a socket that moves only part of them at a time.
-class MessageBuffers {
- public:
-  void queue(const void* data, size_t bytes);
-  bool has_unsent() const { return out_sent_ < out_bytes_; }
-  Moved send(int fd) { return send_rest(fd, nullptr, out_, out_bytes_, &out_sent_); }
-  Moved receive(int fd, size_t bytes) { return recv_rest(fd, nullptr, in_, bytes, &in_got_); }
-  // What has been received; the next call begins another message.
-  const uint8_t* take() { return in_got_ = 0, in_; }
-
- private:
-  uint8_t in_[64];
-  size_t in_got_ = 0;
-  uint8_t out_[64];
-  size_t out_bytes_ = 0, out_sent_ = 0;
-};
-
 class Handshake {
  public:
   enum class Status { kPending, kDone, kFailed };
@@ -98,7 +81,7 @@ class Handshake {
 
   Status advance(int fd);
   // Is the handshake waiting to write? Else it waits to read.
-  bool wants_write() const { return buffers_.has_unsent(); }
+  bool wants_write() const { return !out_.empty(); }
   // Has the other side done more than connect? True once its first message has arrived whole and is valid.
   bool heard() const { return next_.take != &Handshake::take_hello && next_.take != &Handshake::take_challenge; }
   // Once done: the channel for everything that follows; null if the connection is not encrypted.
@@ -115,6 +98,8 @@ class Handshake {
     size_t bytes = 0;
     void (Handshake::*take)(const uint8_t* message) = nullptr;
   };
+  void queue(const void* data, size_t bytes) { out_.append(static_cast<const char*>(data), bytes); }
+  Moved send_queued(int fd);
   void take_hello(const uint8_t* message);
   void take_challenge(const uint8_t* message);
   void take_proof(const uint8_t* message);
@@ -130,7 +115,9 @@ class Handshake {
   Turn next_{sizeof(Hello), &Handshake::take_hello};
   Transcript said_;
   Secret ephemeral_{};  // private half of this side's ephemeral key
-  MessageBuffers buffers_;
+  std::string out_;     // not sent yet
+  uint8_t in_[sizeof(Hello)];
+  size_t in_got_ = 0;
   std::unique_ptr<SecureChannel> channel_;
   std::string why_;  // why it failed; empty: it has not
   bool is_misfit_ = false;
