@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kOtherSecret = "the other side does not know this group's secret";
 
 constexpr char kMagic[6] = {'T', 'U', 'T', 'T', 'I', 0};
-constexpr uint8_t kVersion = 7;
+constexpr uint8_t kVersion = 8;
 constexpr std::array<uint8_t, 32> kRefusal{};  // in place of the server's proof
 
 // The other kinds stay within a host, or are not used with encryption.

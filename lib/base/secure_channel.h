@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -112,6 +113,18 @@ ssize_t recv_some(int fd, SecureChannel* channel, void* to, size_t room);
 // Moves the rest of `bytes` bytes, of which *done have been moved. kSome: the next call would block; kBroken: see
 // errno, 0 if the other side closed the connection.
 enum class Moved { kAll, kSome, kBroken };
+// The same with some(at, bytes), which is like send(2) or recv(2).
+template <class Some>
+Moved move_rest(size_t bytes, size_t* done, Some some) {
+  while (*done < bytes) {
+    const ssize_t n = some(*done, bytes - *done);
+    if (n > 0) *done += static_cast<size_t>(n);
+    if (n == 0) errno = 0;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Moved::kSome;
+    if (n == 0 || (n < 0 && errno != EINTR)) return Moved::kBroken;
+  }
+  return Moved::kAll;
+}
 Moved send_rest(int fd, SecureChannel* channel, const void* data, size_t bytes, size_t* done);
 Moved recv_rest(int fd, SecureChannel* channel, void* to, size_t bytes, size_t* done);
 // Like strerror(), for an errno of the functions above.

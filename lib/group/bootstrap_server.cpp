@@ -184,7 +184,7 @@ void FrameServer::read_frames(Client& client) {
   while (client.stage() == Client::Stage::kOpen) {
     const auto status = client.read();
     if (status == FrameReader::Status::kPending) return;
-    if (status == FrameReader::Status::kClosed) return forget(client);
+    if (status != FrameReader::Status::kFrame) return forget(client);
     FrameKind kind = client.in().kind();
     std::string body = client.in().take_body();
     if (kind == FrameKind::kBlob && client.is_relay && client.first_blob.empty()) client.first_blob = body;

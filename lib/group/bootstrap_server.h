@@ -38,7 +38,9 @@ class FrameConnection {
   Stage stage() const { return stage_; }
   int fd() const { return fd_.get(); }
 
-  FrameReader::Status read() { return in_.read(fd_.get(), channel_.get()); }
+  FrameReader::Status read() {
+    return in_.read([this](void* to, size_t room) { return recv_some(fd_.get(), channel_.get(), to, room); });
+  }
   FrameReader& in() { return in_; }
   void send(Frame frame);
   void send_last(Frame frame);  // then discards what comes in until the other side closes

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-std::string make_frame(FrameKind kind, const std::string& body, int rank) {
-  return ByteWriter().put(FrameHeader{kind, rank, body.size()}).take() + body;
+std::string make_frame(FrameKind kind, std::string_view body, int rank) {
+  return ByteWriter().put(FrameHeader{kind, rank, body.size()}).take().append(body);
 }
 
 uint64_t root_door(const Key& key) {
@@ -68,17 +68,6 @@ std::string rank_list(const std::vector<int>& ranks) {
     i = last + 1;
   }
   return text;
-}
-
-FrameReader::Status FrameReader::read(int fd, SecureChannel* channel) {
-  Moved moved = Moved::kAll;
-  if (header_got_ < sizeof header_) {
-    moved = recv_rest(fd, channel, &header_, sizeof header_, &header_got_);
-    if (moved == Moved::kAll && header_.bytes > most_bytes_) return Status::kClosed;
-    if (moved == Moved::kAll) body_.resize(header_.bytes);
-  }
-  if (moved == Moved::kAll) moved = recv_rest(fd, channel, body_.data(), body_.size(), &body_got_);
-  return moved == Moved::kAll ? Status::kFrame : moved == Moved::kSome ? Status::kPending : Status::kClosed;
 }
 
 std::string FrameReader::take_body() {

@@ -1,5 +1,6 @@
 // What a Bootstrap and its Root say to each other after the handshake: frames of a header and a body, in the byte order
-// of the machine (the Hello before them has refused any other). Everything that arrives is bounds-checked here.
+// of the machine (the Hello before them has refused any other). Everything that arrives is bounds-checked here. Control
+// connections (line.h) carry frames of the same form.
 //
 //   rank                                root
 //   Join {rank, n_ranks, who}   --->
@@ -27,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -65,7 +67,7 @@ struct JoinMessage {
 // The root's door, if its host has one port for all.
 uint64_t root_door(const Key& key);
 
-std::string make_frame(FrameKind kind, const std::string& body, int rank = 0);
+std::string make_frame(FrameKind kind, std::string_view body, int rank = 0);
 // A join message of this process.
 JoinMessage make_join(int rank, int n_ranks, int left_ms);
 std::string make_join_frame(const JoinMessage& join, FrameKind kind = FrameKind::kJoin);
@@ -95,13 +97,15 @@ struct RootConnection {
   }
 };
 
-// Collects one incoming frame at a time from a non-blocking socket.
+// Collects one incoming frame at a time from a non-blocking connection.
 class FrameReader {
  public:
-  enum class Status { kPending, kFrame, kClosed };
+  enum class Status { kPending, kFrame, kClosed, kNonsense };
   explicit FrameReader(uint64_t most_bytes = kMaxBlobBytes) : most_bytes_(most_bytes) {}
-  // kClosed: the connection ended, or sent something other than a frame with a body of at most most_bytes.
-  Status read(int fd, SecureChannel* channel = nullptr);
+  // By some(to, room), which is like recv(2). kClosed: see errno, 0 if the other side closed the connection; kNonsense:
+  // this is no frame with a body of at most most_bytes.
+  template <class Some>
+  Status read(Some some);
   FrameKind kind() const { return header_.kind; }
   int rank() const { return header_.rank; }
   // The finished frame's body; the next read starts a new frame.
@@ -113,5 +117,19 @@ class FrameReader {
   std::string body_;
   size_t header_got_ = 0, body_got_ = 0;
 };
+
+template <class Some>
+FrameReader::Status FrameReader::read(Some some) {
+  const auto rest = [&some](void* to, size_t bytes, size_t* got) {
+    return move_rest(bytes, got, [&](size_t at, size_t left) { return some(static_cast<char*>(to) + at, left); });
+  };
+  Moved moved = rest(&header_, sizeof header_, &header_got_);
+  if (moved == Moved::kAll) {
+    if (header_.bytes > most_bytes_) return Status::kNonsense;
+    body_.resize(header_.bytes);
+    moved = rest(body_.data(), body_.size(), &body_got_);
+  }
+  return moved == Moved::kAll ? Status::kFrame : moved == Moved::kSome ? Status::kPending : Status::kClosed;
+}
 
 }  // namespace tutti

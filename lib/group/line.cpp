@@ -14,11 +14,6 @@
 namespace tutti {
 namespace {
 
-struct LineHeader {
-  uint32_t type;
-  uint32_t bytes;
-};
-
 // Queued for a peer that does not read; beyond that, frames are dropped.
 constexpr size_t kMostUnsentBytes = size_t{64} << 20;
 
@@ -33,13 +28,12 @@ bool Line::send(uint32_t type, std::string_view bytes) {
           peer, unsent_.size() >> 20);
     return false;
   }
-  const LineHeader header{type, static_cast<uint32_t>(bytes.size())};
-  unsent_.append(reinterpret_cast<const char*>(&header), sizeof header).append(bytes);
+  unsent_ += make_frame(static_cast<FrameKind>(type), bytes);
   flush();
   return true;
 }
 
-// What is queued for a peer that is gone is dropped: the next receive() shows the loss.
+// What is queued for a peer that is gone is dropped: the next read() shows the loss.
 void Line::flush() {
   if (unsent_.empty()) return;
   size_t sent = 0;
@@ -49,26 +43,12 @@ void Line::flush() {
   unsent_.erase(0, waits ? sent : std::string::npos);
 }
 
-Line::Status Line::receive() {
-  char bytes[16384];
-  const ssize_t n = pipe_ ? pipe_->read(bytes, sizeof bytes) : recv_some(fd.get(), channel_.get(), bytes, sizeof bytes);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Status::kQuiet;
-  broken_by = n < 0 ? errno : 0;
-  if (n <= 0) return Status::kBroken;
-  received_.append(bytes, static_cast<size_t>(n));
-  return Status::kFrame;
-}
-
-Line::Status Line::next(Frame* frame) {
-  LineHeader header;
-  if (received_.size() < sizeof header) return Status::kQuiet;
-  memcpy(&header, received_.data(), sizeof header);
-  if (header.bytes > most_bytes_) return Status::kNonsense;
-  if (received_.size() < sizeof header + header.bytes) return Status::kQuiet;
-  frame->type = header.type;
-  frame->bytes = received_.substr(sizeof header, header.bytes);
-  received_.erase(0, sizeof header + header.bytes);
-  return Status::kFrame;
+FrameReader::Status Line::read() {
+  const auto status = in_.read([this](void* to, size_t room) {
+    return pipe_ ? pipe_->read(to, room) : recv_some(fd.get(), channel_.get(), to, room);
+  });
+  if (status == FrameReader::Status::kClosed) broken_by = errno;
+  return status;
 }
 
 Lines::~Lines() {
@@ -83,7 +63,7 @@ Lines::~Lines() {
   }
   // Closing with unread bytes would reset the connection, and a goodbye lost in the network would not be retransmitted.
   for (Line& line : lines_)
-    while (line.receive() == Line::Status::kFrame) continue;
+    while (line.read() == FrameReader::Status::kFrame) line.in().take_body();
 }
 
 // What the kernel has no room for now is sent by the watching thread.

@@ -19,6 +19,7 @@
 #include "base/dial.h"
 #include "base/fd.h"
 #include "base/secure_channel.h"
+#include "group/bootstrap_wire.h"
 #include "group/heartbeat.h"
 #include "group/local_pipe.h"
 
@@ -29,30 +30,23 @@ using RankName = std::function<std::string(int rank)>;  // "rank 3 (host node1, 
 // Types of frames on a control connection.
 enum PeerFrame : uint32_t { kNotice = 1, kGoodbye = 2, kLoss = 3, kQuestion = 4, kCouncil = 5, kAlarm = 6, kBeat = 7 };
 
-// A control connection: sends and receives frames of a type and bytes without blocking. Bytes that the kernel does not
-// take at once are queued here. Not thread-safe.
+// A control connection: sends and receives frames (bootstrap_wire.h) of a type without blocking. Bytes that the kernel
+// does not take at once are queued here. Not thread-safe.
 class Line {
  public:
-  enum class Status { kQuiet, kFrame, kBroken, kNonsense };
-  struct Frame {
-    uint32_t type = 0;
-    std::string bytes;
-  };
-
   Line(int with_peer, Fd connected, size_t most_frame_bytes, std::unique_ptr<SecureChannel> secure = nullptr)
-      : peer(with_peer), fd(std::move(connected)), channel_(std::move(secure)), most_bytes_(most_frame_bytes) {}
+      : peer(with_peer), fd(std::move(connected)), channel_(std::move(secure)), in_(most_frame_bytes) {}
   // To a rank of this process.
   Line(int with_peer, std::unique_ptr<LocalPipe> pipe, size_t most_frame_bytes)
-      : peer(with_peer), pipe_(std::move(pipe)), most_bytes_(most_frame_bytes) {}
+      : peer(with_peer), pipe_(std::move(pipe)), in_(most_frame_bytes) {}
 
   // False: the frame is dropped because the peer has not read for too long. That is logged once.
   bool send(uint32_t type, std::string_view bytes);
   void flush();
   bool has_unsent() const { return !unsent_.empty(); }
 
-  // Reads what has arrived; next() then returns its frames one by one. kBroken: see broken_by.
-  Status receive();
-  Status next(Frame* frame);
+  FrameReader::Status read();        // kClosed: see broken_by
+  FrameReader& in() { return in_; }  // whose frames' kind is a PeerFrame
 
   const int peer;
   const Fd fd;                         // none: within this process
@@ -62,8 +56,8 @@ class Line {
  private:
   const std::unique_ptr<SecureChannel> channel_;
   const std::unique_ptr<LocalPipe> pipe_;
-  const size_t most_bytes_;
-  std::string received_, unsent_;
+  FrameReader in_;
+  std::string unsent_;
   bool throws_away_ = false;
 };
 

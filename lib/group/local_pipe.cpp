@@ -55,11 +55,11 @@ void LocalPipe::write(std::string_view bytes) {
   if (to.wake) to.wake();
 }
 
-ssize_t LocalPipe::read(char* data, size_t most) {
+ssize_t LocalPipe::read(void* to, size_t most) {
   const std::lock_guard lock(shared_->mutex);
   std::string& received = shared_->ends[side_].received;
   if (received.empty() && !shared_->ends[1 - side_].closed) return errno = EAGAIN, -1;
-  const size_t n = received.copy(data, most);
+  const size_t n = received.copy(static_cast<char*>(to), most);
   received.erase(0, n);
   return static_cast<ssize_t>(n);
 }

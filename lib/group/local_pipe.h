@@ -28,7 +28,7 @@ class LocalPipe {
   // There is always room; bytes for a closed end are discarded.
   void write(std::string_view bytes);
   // As recv(2) without blocking.
-  ssize_t read(char* data, size_t most);
+  ssize_t read(void* to, size_t most);
 
   struct Shared;  // the pipe itself, owned by both ends
 

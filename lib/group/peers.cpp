@@ -149,13 +149,14 @@ void PeerWatch::add_line(Connector::Made made) {
 bool PeerWatch::read_line(Line& line) {
   lines_.flush(line);
   for (;;) {
-    const Line::Status status = line.receive();
-    if (status != Line::Status::kFrame) return status == Line::Status::kQuiet;
-    Line::Frame frame;
-    Line::Status next = line.next(&frame);
-    for (; next == Line::Status::kFrame; next = line.next(&frame))
-      if (!take_frame(line, frame)) break;
-    if (next == Line::Status::kQuiet) continue;
+    const FrameReader::Status status = line.read();
+    if (status == FrameReader::Status::kPending) return true;
+    if (status == FrameReader::Status::kClosed) return false;
+    if (status == FrameReader::Status::kFrame) {  // taken from the line first: lose() may read on
+      const FrameKind kind = line.in().kind();
+      const std::string bytes = line.in().take_body();
+      if (take_frame(line, kind, bytes)) continue;
+    }
     ending_.fail({Code::kRemoteError, rank_name(line.peer) + " sent an invalid control message", line.peer});
     return false;
   }
@@ -212,10 +213,9 @@ bool PeerWatch::hear(std::string_view question) {
 }
 
 // False if the frame is invalid.
-bool PeerWatch::take_frame(const Line& line, const Line::Frame& frame) {
-  const std::string_view bytes = frame.bytes;
+bool PeerWatch::take_frame(const Line& line, FrameKind kind, std::string_view bytes) {
   ByteReader payload(bytes);
-  switch (frame.type) {
+  switch (static_cast<PeerFrame>(kind)) {
     case kQuestion: return bytes.size() <= Ending::kMostQuestionBytes && hear(bytes);
     case kNotice: return ending_.hear(bytes, config_.n_ranks);
     case kCouncil: return agreement_.inform([&](Council& council) { return council.hear(line.peer, bytes); });

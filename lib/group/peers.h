@@ -94,7 +94,7 @@ class PeerWatch : private Watcher::Client {
   void add_line(Connector::Made made);
   bool read_line(Line& line);
   void end_line(const Line& line);
-  bool take_frame(const Line& line, const Line::Frame& frame);
+  bool take_frame(const Line& line, FrameKind kind, std::string_view bytes);
   bool take_loss(int rank);
   bool hear(std::string_view question);
   void lose(int rank);

@@ -78,20 +78,15 @@ void read_line(Input& in) {
   fuzz::SocketPair sockets;
   Line line(1, std::move(sockets.ours), kMostBytes);
   std::string said, understood;
-  for (Line::Status status = Line::Status::kQuiet; status == Line::Status::kQuiet;) {
+  for (auto status = FrameReader::Status::kPending; status == FrameReader::Status::kPending;) {
     if (in.done()) sockets.hang_up();
     const std::string_view part = in.text(1 + in.byte());
     sockets.say(part);
     said += part;
-    while ((status = line.receive()) == Line::Status::kFrame) {
-      Line::Frame frame;
-      while ((status = line.next(&frame)) == Line::Status::kFrame) {
-        expect(frame.bytes.size() <= kMostBytes, "no frame is larger than allowed");
-        understood +=
-            fuzz::bytes_of(frame.type) + fuzz::bytes_of(static_cast<uint32_t>(frame.bytes.size())) + frame.bytes;
-      }
-      if (status == Line::Status::kNonsense) break;
-      status = Line::Status::kQuiet;
+    while ((status = line.read()) == FrameReader::Status::kFrame) {
+      const std::string bytes = line.in().take_body();
+      expect(bytes.size() <= kMostBytes, "no frame is larger than allowed");
+      understood += make_frame(line.in().kind(), bytes, line.in().rank());
     }
   }
   expect(said.substr(0, understood.size()) == understood, "what was understood was said");
@@ -174,7 +169,7 @@ std::vector<std::string> fuzz_seeds() {
                     summon = counted(council_message(2, fuzz::bytes_of(uint64_t{0})));
   const std::string decided = counted(council_message(3, length + bytes)),
                     known = counted(council_message(4, length + bytes));
-  const std::string frame = fuzz::bytes_of(uint32_t{5}) + fuzz::bytes_of(uint32_t{3}) + "abc";
+  const std::string frame = make_frame(static_cast<FrameKind>(kCouncil), "abc");
   return {'\0' + bytes,
           std::string{1, 0} + join + states,
           std::string{1, 0} + states + join + join + states,

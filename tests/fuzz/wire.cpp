@@ -112,9 +112,10 @@ void read_frames(Input& in) {
     sockets.say(part);
     said += part;
     for (;;) {
-      const FrameReader::Status status = reader.read(sockets.ours.get());
+      const FrameReader::Status status =
+          reader.read([&](void* to, size_t room) { return recv_some(sockets.ours.get(), nullptr, to, room); });
       if (status != FrameReader::Status::kFrame) {
-        closed = status == FrameReader::Status::kClosed;
+        closed = status != FrameReader::Status::kPending;
         break;
       }
       const std::string body = reader.take_body();

@@ -212,6 +212,26 @@ TEST_CASE("what a rank said itself counts before what others say of its loss") {
   CHECK(watches[0]->departed(1) == 5);
 }
 
+TEST_CASE("what a rank says after the news of its own loss is heard, and once") {
+  std::promise<void> heard_all;
+  std::string heard;
+  const auto listen = [&](std::string_view question) {
+    heard += question;
+    if (question == "!") heard_all.set_value();
+    return std::optional(PeerWatch::Answer{});
+  };
+  std::vector<Contact> contacts;
+  const Watches watches = make_watches({listen, {}}, &contacts);
+  Dialer by_1 = dial(1, contacts[0]);
+  Line of_1(1, by_1.take(), 4096, by_1.take_channel());
+  of_1.send(kQuestion, "a");
+  of_1.send(kLoss, ByteWriter().put(int32_t{1}).take());
+  for (const char* question : {"b", "c", "!"}) of_1.send(kQuestion, question);
+  REQUIRE(heard_all.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+  CHECK(heard == "abc!");
+  CHECK(watches[0]->lost() == std::vector{1});
+}
+
 TEST_CASE("two alarms at once are both known, and end") {
   const Watches watches = make_watches({{}, {}, {}});
   const Nonce a{1}, b{2};
