@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/socket.h"
+#include "group/bootstrap.h"
 
 namespace tutti {
 namespace {
@@ -28,36 +29,21 @@ Result<Pmi> Pmi::init(int fd, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const std::string name, pmi.ask("get_my_kvsname", "my_kvsname"));
   pmi.kvs_name_ = field(name, "kvsname");
   const long limit = strtol(field(maxes, "vallen_max").c_str(), nullptr, 10);
-  if (limit < 2) return Error{Code::kRemoteError, "PMI: the launcher gave no valid vallen_max: " + maxes};
-  pmi.piece_chars_ = static_cast<size_t>(std::clamp(limit - 2, 1L, 1022L));
+  constexpr long kIdChars = 2 + 2 * sizeof(UniqueId);  // the launchers in use take 815 (ParaStation's) or more
+  if (limit <= kIdChars)
+    return Error{Code::kRemoteError, format("PMI: the launcher has no room for the %ld characters of a unique id: %s",
+                                            kIdChars, maxes.c_str())};
+  pmi.most_chars_ = static_cast<size_t>(std::min((limit - 1) / 2 * 2, 1022L));  // whole bytes in hex, and a final zero
   return pmi;
 }
 
-std::string Pmi::piece_key(const std::string& key, size_t piece) const {
-  return "kvsname=" + kvs_name_ + " key=" + key + "-" + std::to_string(piece);
-}
-
-// Every piece starts with '+' if another one follows, else with '.'.
-Result<void> Pmi::put(const std::string& key, const std::string& value) {
-  for (size_t at = 0, piece = 0;; piece++) {
-    const std::string part = value.substr(at, piece_chars_);
-    at += part.size();
-    const bool last = at == value.size();
-    TUTTI_TRY(ask("put " + piece_key(key, piece) + " value=" + (last ? "." : "+") + part, "put_result"));
-    if (last) return {};
-  }
+Result<std::string> Pmi::put(const std::string& key, const std::string& value) {
+  return ask("put kvsname=" + kvs_name_ + " key=" + key + " value=" + value.substr(0, most_chars_), "put_result");
 }
 
 Result<std::string> Pmi::get(const std::string& key) {
-  std::string value;
-  for (size_t piece = 0; value.size() < kMaxLineChars; piece++) {
-    TUTTI_TRY_ASSIGN(const std::string answer, ask("get " + piece_key(key, piece), "get_result"));
-    const std::string part = field(answer, "value");
-    if (part.empty()) break;
-    value += part.substr(1);
-    if (part[0] == '.') return value;
-  }
-  return Error{Code::kRemoteError, "PMI: the launcher's value of " + key + " is damaged"};
+  TUTTI_TRY_ASSIGN(const std::string answer, ask("get kvsname=" + kvs_name_ + " key=" + key, "get_result"));
+  return field(answer, "value");
 }
 
 Result<std::string> Pmi::ask(const std::string& command, const std::string& answer) {

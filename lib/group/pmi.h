@@ -22,10 +22,11 @@ class Pmi {
   static Result<Pmi> init(int fd, Deadline deadline);
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
-  // Text of any length, without spaces: what is longer than the launcher's limit is sent in pieces.
-  Result<void> put(const std::string& key, const std::string& value);
+  // As to_published() makes it (launcher_store.h); of a long reason the launcher gets what it has room for. Returns the
+  // launcher's answer, as barrier() and finalize() do.
+  Result<std::string> put(const std::string& key, const std::string& value);
   Result<std::string> get(const std::string& key);
-  // Collective over the job: values put before it are visible to all after it. Returns the answer, as finalize() does.
+  // Collective over the job: values put before it are visible to all after it.
   Result<std::string> barrier() { return ask("barrier_in", "barrier_out"); }
   // Tells the launcher that this process ends in good order. Nothing works afterwards.
   Result<std::string> finalize() { return ask("finalize", "finalize_ack"); }
@@ -34,12 +35,11 @@ class Pmi {
   Pmi(int fd, Deadline deadline) : fd_(fd), deadline_(deadline) {}
   Result<std::string> ask(const std::string& command, const std::string& answer);
   Result<std::string> read_line();
-  std::string piece_key(const std::string& key, size_t piece) const;
 
   int fd_;
   Deadline deadline_;
   std::string kvs_name_;
-  size_t piece_chars_ = 0;  // the launcher's limit, less a leading sign and a final zero
+  size_t most_chars_ = 0;  // of a value
 };
 
 }  // namespace tutti

@@ -229,7 +229,7 @@ std::vector<std::string> fuzz_seeds() {
   const std::string pmi =
       "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\ncmd=maxes kvsname_max=256 keylen_max=64 "
       "vallen_max=1024\ncmd=my_kvsname kvsname=kvs_1\ncmd=put_result rc=0\ncmd=barrier_out\ncmd=get_result rc=0 "
-      "value=+ab\ncmd=get_result rc=0 value=.cd\ncmd=finalize_ack\n";
+      "value=abcd\ncmd=finalize_ack\n";
   UniqueIdParts parts{some_contact().addresses, {}};
   return {for_target<0>(faithful),
           for_target<0>({'\x39', '\x10', '\xff', '\x00', '\x00', '\xff', '\x00', '\x01'}),

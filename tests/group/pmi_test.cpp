@@ -32,7 +32,6 @@ class FakeLauncher {
   }
   int fd(int rank) const { return theirs_[static_cast<size_t>(rank)].get(); }
   int n_finalized() const { return n_finalized_; }
-  size_t longest_value() const { return longest_value_; }
 
  private:
   void serve(int fd) {
@@ -65,7 +64,8 @@ class FakeLauncher {
     const std::lock_guard lock(mutex_);
     if (word(line, "kvsname") != "kvs_7_0" && command != "finalize") return "cmd=" + command + "_result rc=-1";
     if (command == "put") {
-      longest_value_ = std::max(longest_value_, word(line, "value").size());
+      if (word(line, "value").size() >= static_cast<size_t>(max_value_chars_))
+        return "cmd=put_result rc=-1 msg=too_long";
       pending_[word(line, "key")] = word(line, "value");
       return "cmd=put_result rc=0 msg=success";
     }
@@ -98,7 +98,6 @@ class FakeLauncher {
   std::condition_variable changed_;
   std::map<std::string, std::string> pending_, visible_;
   int n_waiting_ = 0, turn_ = 0, n_finalized_ = 0;
-  size_t longest_value_ = 0;
 };
 
 // A launcher that sends the same answer to everything (empty: it only listens).
@@ -114,29 +113,32 @@ Fate init_against(const std::string& answer, bool closes) {
 
 }  // namespace
 
-TEST_CASE("PMI carries rank 0's value to all, in pieces where values are short") {
-  const int max_value_chars = GENERATE(1024, 257, 40, 3, 2);
+TEST_CASE("PMI carries rank 0's value to all, and of a long reason as much as fits") {
+  const auto [max_value_chars, fitting] = GENERATE(table<int, size_t>({{1024, 1022}, {816, 814}, {259, 258}}));
   INFO("vallen_max " << max_value_chars);
-  const std::string id(258, 'a');
+  const std::string id = to_published(UniqueId{{1, 2, 3}});
+  const std::string reason = to_published(Error{Code::kSystemError, std::string(1000, 'x')});
   FakeLauncher launcher(4, max_value_chars);
   const auto got = run_ranks<std::string>(first_ranks(4), [&](int rank) -> std::string {
     auto pmi = Pmi::init(launcher.fd(rank), Deadline::after_seconds(60));
     if (!pmi) return pmi.error().message;
-    for (const std::string& value : {id, id + "second", std::string()}) {
+    std::string all;
+    for (const std::string& value : {id, reason}) {
       const std::string key = "tutti-" + std::to_string(value.size());
       if (rank == 0)
         if (const auto put = pmi.value().put(key, value); !put) return put.error().message;
       if (const auto barrier = pmi.value().barrier(); !barrier) return barrier.error().message;
       const auto found = pmi.value().get(key);
       if (!found) return found.error().message;
-      if (found.value() != value) return "another value: " + found.value();
+      all += found.value() + " ";
     }
     if (const auto end = pmi.value().finalize(); !end) return end.error().message;
-    return "good";
+    return all;
   });
-  for (const std::string& outcome : got) CHECK(outcome == "good");
+  const std::string fits = reason.substr(0, fitting);
+  for (const std::string& outcome : got) CHECK(outcome == id + " " + fits + " ");
+  CHECK(contains(from_published(fits).error().message, "could not start the group's root: xxx"));
   CHECK(launcher.n_finalized() == 4);
-  CHECK(launcher.longest_value() <= static_cast<size_t>(max_value_chars));
 }
 
 TEST_CASE("PMI can be initialised again on the same descriptor, as a later MPI_Init does") {
@@ -163,6 +165,9 @@ TEST_CASE("launchers that are silent, gone, or speak nonsense are errors") {
   CHECK(init_against("hello\n", false).code == Code::kRemoteError);
   CHECK(init_against("cmd=response_to_init rc=0\ncmd=maxes\ncmd=my_kvsname kvsname=k\n", false).code ==
         Code::kRemoteError);
+  CHECK(contains(
+      init_against("cmd=response_to_init rc=0\ncmd=maxes vallen_max=258\ncmd=my_kvsname kvsname=k\n", false).message,
+      "no room for the 258 characters of a unique id"));
   CHECK(contains(init_against(std::string(20000, 'x'), false).message, "line without end"));
 }
 
@@ -177,7 +182,7 @@ TEST_CASE("once PMI has not answered in time nothing more is asked") {
   const auto late = share_by_pmi(theirs.get(), "first", 1, Deadline::after_seconds(0.1));
   REQUIRE(!late);
   CHECK(late.error().code == Code::kTimeout);
-  say("cmd=barrier_out\ncmd=get_result rc=0 value=.no6162\n");  // the late answer to the first call
+  say("cmd=barrier_out\ncmd=get_result rc=0 value=no6162\n");  // the late answer to the first call
   const auto next = share_by_pmi(theirs.get(), "second", 1, Deadline::after_seconds(5));
   REQUIRE(!next);
   CHECK(next.error().message == late.error().message);
