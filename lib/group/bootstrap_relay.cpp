@@ -204,13 +204,13 @@ void RelayServer::pass_up(FrameKind kind, std::string body, int rank) {
 }
 
 bool RelayServer::take_from_root(FrameKind kind, const std::string& body) {
-  if (kind == FrameKind::kReport) broadcast_.report(unpack_report(body));
+  if (kind == FrameKind::kReport) report(unpack_report(body));
   if (kind != FrameKind::kAll) return kind == FrameKind::kReport;
   acceptor_.narrow(false, false);  // all ranks are here: accept no more
   const Frame all{std::make_shared<std::string>(make_frame(FrameKind::kAll, body))};
   auto file = std::make_shared<const Fd>(body.size() < kMappedFromBytes ? Fd() : Blobs::to_file(body));
   const Frame mapped{std::make_shared<std::string>(make_frame(FrameKind::kMapped, "")), file};
-  broadcast_.answer(*file ? mapped : all, all);
+  answer(*file ? mapped : all, all);
   return true;
 }
 
@@ -227,14 +227,13 @@ void RelayServer::lose(Client& client) {
   acceptor_.narrow(false, false);
   const std::string lost = format("the ranks of host %.63s lost their connection to ", host_.host.c_str());
   if (above_)
-    broadcast_.report({Code::kRemoteError,
-                       lost + format("rank %d (%s), through which they reach the group's root: see its output for the "
-                                     "reason",
-                                     above_->rank, who_is(*above_).c_str()),
-                       above_->rank});
+    report({Code::kRemoteError,
+            lost + format("rank %d (%s), through which they reach the group's root: see its output for the reason",
+                          above_->rank, who_is(*above_).c_str()),
+            above_->rank});
   else
-    broadcast_.report({Code::kRemoteError, lost + "the group's root: the process that made the unique id must live "
-                                                  "until all ranks have joined"});
+    report({Code::kRemoteError, lost + "the group's root: the process that made the unique id must live "
+                                       "until all ranks have joined"});
 }
 
 }  // namespace tutti

@@ -22,7 +22,7 @@ constexpr int kMostRelays = kFewRanks;
 
 bool RootServer::finished() {
   if (timed_out_ && look_at_.passed()) return true;
-  if (broadcast_.report() && n_present_ == 0 && own_deadline_.passed()) return true;
+  if (report_ && n_present_ == 0 && own_deadline_.passed()) return true;
   if (n_ranks_ == 0 || (n_joined_ < n_ranks_ && !timed_out_)) return false;
   return !is_anyone_here();
 }
@@ -72,11 +72,10 @@ void RootServer::on_gone(int rank) {
 }
 
 void RootServer::blame(int rank, const std::string& who) {
-  broadcast_.report(
-      {Code::kRemoteError,
-       format("rank %d (%s) closed its connection before the group had formed: see its output for the reason", rank,
-              who.c_str()),
-       rank});
+  report({Code::kRemoteError,
+          format("rank %d (%s) closed its connection before the group had formed: see its output for the reason", rank,
+                 who.c_str()),
+          rank});
 }
 
 bool RootServer::on_relay(Client& client, const std::string& body, bool only_asks) {
@@ -111,7 +110,7 @@ bool RootServer::on_join(Client& client, const std::string& body) {
     if (n_ranks_ <= kFewRanks) {  // all ranks connect here
       const size_t to_come = static_cast<size_t>(n_ranks_) - std::min(clients_.size(), static_cast<size_t>(n_ranks_));
       const auto room = check_descriptors(open_descriptors(), to_come, "the group's root");
-      if (!room) broadcast_.report(room.error());
+      if (!room) report(room.error());
     }
   }
   Member& member = members_[static_cast<size_t>(join->rank)];
@@ -140,7 +139,7 @@ bool RootServer::check_join(Client& client, const JoinMessage& join) {
   if (wrong.empty()) return true;
   const Error error{Code::kInvalidUsage, wrong, join.rank};
   if (!client.known) greet(client, join);
-  broadcast_.report(error);
+  report(error);
   return false;
 }
 
@@ -150,11 +149,10 @@ bool RootServer::on_blob(Member& member, int rank, std::string blob) {
   n_blobs_++;
   for (size_t r = 0; n_present_ < n_joined_ && r < members_.size(); r++) {
     if (members_[r].who.empty() || members_[r].client != nullptr) continue;
-    broadcast_.report(
-        {Code::kRemoteError,
-         format("rank %zu (%s) has left (see its output for the reason), but rank %d is still waiting for it", r,
-                members_[r].who.c_str(), rank),
-         static_cast<int>(r)});
+    report({Code::kRemoteError,
+            format("rank %zu (%s) has left (see its output for the reason), but rank %d is still waiting for it", r,
+                   members_[r].who.c_str(), rank),
+            static_cast<int>(r)});
     return true;
   }
   if (n_blobs_ == n_ranks_) finish_round();
@@ -166,7 +164,7 @@ void RootServer::on_report(int rank, const std::string& body) {
   error.message = format("rank %d (%s) could not join: %s", rank, members_[static_cast<size_t>(rank)].who.c_str(),
                          error.message.c_str());
   if (error.culprit_rank < 0) error.culprit_rank = rank;
-  broadcast_.report(error);
+  report(error);
 }
 
 void RootServer::finish_round() {
@@ -177,7 +175,7 @@ void RootServer::finish_round() {
   }
   n_blobs_ = 0;
   const Frame all{std::make_shared<std::string>(make_frame(FrameKind::kAll, std::string(Blobs::pack(blobs).bytes())))};
-  broadcast_.answer(all, all);
+  answer(all, all);
 }
 
 // Logs the absent ranks while they may still come and the user can find out why they do not.
@@ -186,7 +184,7 @@ void RootServer::tell_of_absent() {
   std::vector<int> absent;
   for (int r = 0; r < n_ranks_; r++)
     if (members_[static_cast<size_t>(r)].who.empty()) absent.push_back(r);
-  if (absent.empty() || broadcast_.report()) return;
+  if (absent.empty() || report_) return;
   log(LogLevel::kWarn, "%s %s of %d did not join the group within %.0f s of the first one%s",
       absent.size() > 1 ? "ranks" : "rank", rank_list(absent).c_str(), n_ranks_, kTellSeconds,
       acceptor_.misfits().empty() ? "; still waiting" : describe_misfits().c_str());
@@ -214,7 +212,7 @@ void RootServer::report_time_out() {
               ? "; look for processes that did not start, started later than TUTTI_INIT_TIMEOUT allows or "
                 "cannot reach the root"
               : describe_misfits();
-  broadcast_.report({Code::kTimeout, text, culprit});
+  report({Code::kTimeout, text, culprit});
 }
 
 std::string RootServer::describe_misfits() const {

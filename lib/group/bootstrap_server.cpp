@@ -79,37 +79,6 @@ void FrameConnection::close() {
   ::shutdown(fd_.get(), SHUT_RDWR);
 }
 
-void Broadcast::answer(const Frame& to_ranks, const Frame& to_relays) {
-  own_answer_ = Answer{to_ranks, to_relays};
-  for (BootstrapClient& client : clients_)
-    if (client.rank >= 0 && !client.is_own) client.send((*own_answer_)[client.is_relay]);
-  answer_own_ranks();
-}
-
-void Broadcast::answer_own_ranks() {
-  if (!own_answer_) return;
-  for (const BootstrapClient& client : clients_)
-    if (client.rank >= 0 && !client.is_own && client.stage() != FrameConnection::Stage::kClosed && client.has_unsent())
-      return;
-  const Answer answer = *std::exchange(own_answer_, std::nullopt);
-  for (BootstrapClient& client : clients_)
-    if (client.rank >= 0 && client.is_own) client.send(answer[client.is_relay]);
-}
-
-void Broadcast::report(const Error& error) {
-  if (report_) return;
-  log(LogLevel::kInfo, "the group's root gives up: %s", error.message.c_str());
-  report_ = Frame{std::make_shared<std::string>(make_frame(FrameKind::kReport, pack_report(error)))};
-  const std::optional<Answer> decided_before = std::exchange(own_answer_, std::nullopt);
-  for (const bool own : {false, true}) {
-    for (BootstrapClient& client : clients_) {
-      if (client.rank < 0 || client.is_own != own) continue;
-      if (own && decided_before) client.send((*decided_before)[client.is_relay]);
-      client.send_last(*report_);
-    }
-  }
-}
-
 FrameServer::FrameServer(std::vector<Fd> listening, const Key& key, Deadline deadline)
     : epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       deadline_(deadline),
@@ -127,7 +96,7 @@ void FrameServer::turn(int most_ms) {
   wait(most_ms);
   if (std::exchange(any_closed_, false))
     clients_.remove_if([](const Client& client) { return client.stage() == Client::Stage::kClosed; });
-  broadcast_.answer_own_ranks();
+  answer_own_ranks();
   look_at_clock();
 }
 
@@ -149,7 +118,7 @@ void FrameServer::take_in() {
   while (auto accepted = acceptor_.next())
     let_in(clients_.emplace_back(std::move(accepted->fd), std::move(accepted->channel), kMaxBlobBytes, epoll_.get()));
   if (const auto shortage = acceptor_.shortage())
-    broadcast_.report(system_error("the group's root could not accept all ranks", shortage->sys_errno));
+    report(system_error("the group's root could not accept all ranks", shortage->sys_errno));
   watch_strangers();
 }
 
@@ -203,7 +172,37 @@ void FrameServer::greet(Client& client, const JoinMessage& join) {
   client.who = who_is(join);
   client.is_own = client.who == who_is(make_join(join.rank, join.n_ranks, 0));
   client.known = true;
-  if (broadcast_.report()) client.send_last(*broadcast_.report());
+  if (report_) client.send_last(*report_);
+}
+
+void FrameServer::answer(const Frame& to_ranks, const Frame& to_relays) {
+  own_answer_ = Answer{to_ranks, to_relays};
+  for (Client& client : clients_)
+    if (client.rank >= 0 && !client.is_own) client.send((*own_answer_)[client.is_relay]);
+  answer_own_ranks();
+}
+
+void FrameServer::answer_own_ranks() {
+  if (!own_answer_) return;
+  for (const Client& client : clients_)
+    if (client.rank >= 0 && !client.is_own && client.stage() != Client::Stage::kClosed && client.has_unsent()) return;
+  const Answer answer = *std::exchange(own_answer_, std::nullopt);
+  for (Client& client : clients_)
+    if (client.rank >= 0 && client.is_own) client.send(answer[client.is_relay]);
+}
+
+void FrameServer::report(const Error& error) {
+  if (report_) return;
+  log(LogLevel::kInfo, "the group's root gives up: %s", error.message.c_str());
+  report_ = Frame{std::make_shared<std::string>(make_frame(FrameKind::kReport, pack_report(error)))};
+  const std::optional<Answer> decided_before = std::exchange(own_answer_, std::nullopt);
+  for (const bool own : {false, true}) {
+    for (Client& client : clients_) {
+      if (client.rank < 0 || client.is_own != own) continue;
+      if (own && decided_before) client.send((*decided_before)[client.is_relay]);
+      client.send_last(*report_);
+    }
+  }
 }
 
 bool FrameServer::is_anyone_here() const {

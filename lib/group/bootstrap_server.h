@@ -72,26 +72,6 @@ struct BootstrapClient : FrameConnection {
   std::string first_blob;  // of a relay: the base of its Like frames
 };
 
-// What all ranks are told. A process may end as soon as its own ranks have their answer, and the server's thread ends
-// with it: so those ranks are answered last.
-class Broadcast {
- public:
-  using Frame = FrameConnection::Frame;
-
-  explicit Broadcast(std::list<BootstrapClient>& clients) : clients_(clients) {}
-  void answer(const Frame& to_ranks, const Frame& to_relays);
-  void answer_own_ranks();  // once the others have theirs
-  // Only the first report counts; clients that come later get it, too.
-  void report(const Error& error);
-  const std::optional<Frame>& report() const { return report_; }
-
- private:
-  using Answer = std::array<Frame, 2>;  // to ranks, and to relays
-  std::list<BootstrapClient>& clients_;
-  std::optional<Answer> own_answer_;  // held back until the other ranks have theirs
-  std::optional<Frame> report_;       // set once the group has failed
-};
-
 class FrameServer {
  public:
   virtual ~FrameServer() = default;
@@ -117,6 +97,11 @@ class FrameServer {
   void greet(Client& client, const JoinMessage& join);                              // makes it known
   bool is_anyone_here() const;                                                      // clients whose rank is known
   bool is_anyone_coming() const;                                                    // who has not said who it is
+  // Tells all ranks. A process may end as soon as its own ranks have their answer, and the server's thread ends with
+  // it: so those ranks are answered last.
+  void answer(const Frame& to_ranks, const Frame& to_relays);
+  // Only the first report counts; clients that come later get it, too.
+  void report(const Error& error);
 
  private:
   void wait(int most_ms);
@@ -125,6 +110,7 @@ class FrameServer {
   void serve(Client& client);
   void read_frames(Client& client);
   void forget(Client& client);
+  void answer_own_ranks();  // once the others have theirs
 
   const Fd epoll_;
 
@@ -132,9 +118,11 @@ class FrameServer {
   Deadline deadline_, look_at_ = Deadline::never();
   Acceptor acceptor_;
   std::list<Client> clients_;
-  Broadcast broadcast_{clients_};
+  std::optional<Frame> report_;  // set once the group has failed
 
  private:
+  using Answer = std::array<Frame, 2>;  // to ranks, and to relays
+  std::optional<Answer> own_answer_;    // held back until the other ranks have theirs
   bool any_closed_ = false;
 };
 
