@@ -134,3 +134,21 @@ TEST_CASE("of a relay that is lost the process itself is named, on the way up an
   REQUIRE(rank.hear() == FrameKind::kReport);
   CHECK(unpack_report(rank.body).culprit_rank == 5);
 }
+
+TEST_CASE("a relay waits for who has not said yet who it is, but not beyond its limit") {
+  constexpr int kRanks = 32;
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  RootConnection up;
+  up.fd.reset(ends[0]);
+  Door door;
+  const Deadline limit = Deadline::after_seconds(1), patience = Deadline::after_seconds(60);
+  RelayServer relay(only(std::move(door.listening)), kKey, limit, std::move(up), make_join(0, kRanks, 60'000));
+  Caller above(relay, Fd(ends[1]), kRanks), silent(relay, door, kRanks);
+  CHECK(silent.hear() == FrameKind::kRelay);
+  above.hang_up();
+  for (int i = 0; i < 10; i++) relay.turn(1);
+  CHECK((!relay.finished() || limit.passed()));
+  while (!relay.finished() && !patience.passed()) relay.turn(10);
+  CHECK(relay.finished());
+}
