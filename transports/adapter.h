@@ -125,6 +125,14 @@ inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const 
   return true;
 }
 
+// Adds a descriptor to those that a rank sleeps on.
+inline void add_wait(tuttiWait* wait, int fd, short events) {
+  if (wait->fd < 0)
+    wait->fd = fd, wait->events = events;
+  else
+    wait->more[wait->n_more++] = {fd, events};
+}
+
 // Before sleeping until the dialer can advance.
 inline bool wait_for(const Dialer& dialer, tuttiWait* wait) {
   *wait = {dialer.fd(), dialer.events()};

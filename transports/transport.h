@@ -81,8 +81,8 @@ class Link {
   void revoke() {
     if (table()->revoke != nullptr) table()->revoke(link_.get());
   }
-  // Leaves *wait as it is where the transport has nothing to sleep on.
   bool wait_begin(tuttiWait* wait) {
+    *wait = {-1};
     return table()->wait_begin == nullptr || table()->wait_begin(link_.get(), wait) != 0;
   }
   void wait_end() {

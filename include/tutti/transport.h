@@ -44,7 +44,7 @@
 extern "C" {
 #endif
 
-#define TUTTI_TRANSPORT_ABI_VERSION 3u
+#define TUTTI_TRANSPORT_ABI_VERSION 4u
 #define TUTTI_ADDRESS_MAX_BYTES 1024u
 #define TUTTI_DELIVERY_MAX_BYTES (4u << 20)
 
@@ -139,13 +139,20 @@ typedef enum {
 /* How acquire treats a place that the receiver has posted: ignore it, use it if there is one, or wait for it. */
 typedef enum { TUTTI_NOT_POSTED = 0, TUTTI_IF_POSTED = 1, TUTTI_REQUIRED = 2 } tuttiPosting;
 
-/* A descriptor to sleep on, for poll(2). */
+/* What to sleep on: descriptors, for poll(2), and a time. The caller presets it to {-1}: nothing, so the rank polls
+ * from time to time. */
 typedef struct {
-  int fd;
+  int fd; /* -1: none */
   short events;
   /* 1 + the CPU of this host on which the peer was last seen, if that is known; else 0. A rank that waits on that CPU
    * keeps the peer from running. */
   uint32_t peer_cpu_plus_1;
+  uint64_t at_most_ns; /* sleep no longer than this, even if no descriptor becomes ready; 0: no limit */
+  uint32_t n_more;     /* how many further descriptors there are */
+  struct {
+    int fd;
+    short events;
+  } more[16];
 } tuttiWait;
 
 typedef struct {
@@ -193,10 +200,11 @@ typedef struct {
    * it returns, nobody reads memory that this side has exposed, now or later, this side reads none of the peer's, and
    * nothing is written to a posted place. The link is unusable from then on. */
   void (*revoke)(tuttiLink* link);
-  /* Both may be NULL: then a waiting rank polls from time to time. Before sleeping: fills *wait with a descriptor that
-   * becomes ready when the link can go on, and returns 1; returns 0 if it may go on already, so do not sleep. A sending
-   * side waits for a slot or whatever else acquire could not give, or for unsent messages to leave; a receiving side
-   * waits for a message. While the link is connecting, sleep only for a limited time. */
+  /* Both may be NULL: then a waiting rank polls from time to time. Before sleeping: fills *wait with descriptors of
+   * which one becomes ready when the link can go on, or with the time to look again, and returns 1; returns 0 if it may
+   * go on already, so do not sleep. A sending side waits for a slot or whatever else acquire could not give, or for
+   * unsent messages to leave; a receiving side waits for a message. While the link is connecting, sleep only for a
+   * limited time. */
   int (*wait_begin)(tuttiLink* link, tuttiWait* wait);
   /* After waking, for every wait_begin. */
   void (*wait_end)(tuttiLink* link);

@@ -59,9 +59,8 @@ Result<void> Blockers::poll() const {
 bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
   bool may_sleep = true;
   const auto sleep_on = [&](Link& link, bool, const BoundStep*) {
-    tuttiWait wait{-1, 0};
-    if (!link.wait_begin(&wait)) may_sleep = false;
-    sleepers->push_back({&link, wait});
+    sleepers->push_back({&link, {}});
+    if (!link.wait_begin(&sleepers->back().wait)) may_sleep = false;
   };
   // These first, because they are polled, which after wait_begin() might take the news that is to wake this rank.
   for_each_unsent(sleep_on);
@@ -73,7 +72,7 @@ bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
 bool Blockers::awaits_one_on(int cpu) const {
   bool any = false;
   for_each([&](Link& link, bool, const BoundStep*) {
-    tuttiWait wait{-1, 0};
+    tuttiWait wait;
     link.wait_begin(&wait);
     link.wait_end();
     any = any || (wait.peer_cpu_plus_1 != 0 && wait.peer_cpu_plus_1 == static_cast<uint32_t>(cpu + 1));

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -17,8 +18,8 @@ namespace {
 // A spinning thread lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times beside
 // a process that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
-constexpr int kSleepMs = 100;
-constexpr int kBlindSleepMs = 1;  // if a transport has no descriptor to sleep on
+constexpr uint64_t kSleepNs = 100'000'000;
+constexpr uint64_t kBlindSleepNs = 1'000'000;  // if a transport has nothing to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
@@ -149,12 +150,15 @@ class Idle {
     if (run_.blockers().prepare_sleep(&sleepers)) {
       fds.clear();
       fds.push_back({context_.wake_fd(), POLLIN, 0});
-      int most_ms = kSleepMs;
-      for (const Blockers::Sleeper& s : sleepers) {
-        fds.push_back({s.wait.fd, s.wait.events, 0});
-        if (s.wait.fd < 0) most_ms = kBlindSleepMs;
+      uint64_t most_ns = kSleepNs;
+      for (const auto& [link, wait] : sleepers) {
+        fds.push_back({wait.fd, wait.events, 0});
+        for (uint32_t i = 0; i < wait.n_more; i++) fds.push_back({wait.more[i].fd, wait.more[i].events, 0});
+        if (wait.at_most_ns > 0) most_ns = std::min(most_ns, wait.at_most_ns);
+        if (wait.at_most_ns == 0 && wait.fd < 0) most_ns = std::min(most_ns, kBlindSleepNs);
       }
-      ::poll(fds.data(), fds.size(), most_ms);
+      const timespec limit{0, static_cast<long>(most_ns)};
+      ::ppoll(fds.data(), fds.size(), &limit, nullptr);
     }
     for (const Blockers::Sleeper& s : sleepers) s.link->wait_end();
   }

@@ -26,14 +26,15 @@ struct MadeUpEnd {
   uint32_t place_bytes = 0;
   bool has_slot = true;
   uint32_t unsent = 0;
-  int pushed = 2;           // what push returns
-  bool may_sleep = false;   // what wait_begin returns
-  uint32_t cpu_plus_1 = 0;  // the CPU of the peer, as wait_begin reports it
+  int pushed = 2;          // what push returns
+  bool may_sleep = false;  // what wait_begin returns
+  tuttiWait wait{-1};      // what wait_begin reports
 
   // What the executor did.
   std::vector<std::string> sent;  // the bytes of each published message, wherever they were
   std::vector<const void*> exposed_at;
   int revokes = 0, releases = 0, publishes = 0, posts = 0, posts_ahead = 0;
+  int sleeps = 0;
   bool asleep = false;  // between wait_begin and wait_end
   int polls_asleep = 0;
   bool placing = false;  // between acquire and publish, in the receiver's buffer
@@ -88,8 +89,9 @@ inline tuttiTransport made_up_transport() {
     end(link)->messages.pop_front();
   };
   table.wait_begin = [](tuttiLink* link, tuttiWait* wait) {
-    wait->peer_cpu_plus_1 = end(link)->cpu_plus_1;
+    *wait = end(link)->wait;
     end(link)->asleep = true;
+    end(link)->sleeps++;
     return end(link)->may_sleep ? 1 : 0;
   };
   table.wait_end = [](tuttiLink* link) { end(link)->asleep = false; };

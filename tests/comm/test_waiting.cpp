@@ -1,4 +1,6 @@
 // A rank that waits leaves the CPU to others.
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -37,7 +39,7 @@ TEST_CASE("a rank that finds whom it waits for on its CPU yields from then on, f
   bool has_yielded = false;
   bench.from.on_peek = [&] {
     has_yielded = has_yielded || bench.spins.is_on();
-    bench.from.cpu_plus_1 = static_cast<uint32_t>(sched_getcpu() + (is_here ? 1 : 1000));
+    bench.from.wait.peer_cpu_plus_1 = static_cast<uint32_t>(sched_getcpu() + (is_here ? 1 : 1000));
     if (now_ns() - since_ns < 400'000 || !bench.from.messages.empty()) return;
     since_ns = now_ns();
     bench.from.messages.push_back(message);
@@ -54,6 +56,25 @@ TEST_CASE("a rank that finds whom it waits for on its CPU yields from then on, f
   CHECK(operations < 100'000);
   for (int i = 0; i < 100'000; i++) bench.yields.begin_operation();
   CHECK(bench.yields.is_on());  // ranks outnumber the CPUs
+}
+
+TEST_CASE("a rank that sleeps is woken by each of a link's descriptors, and when the link wants it to look again") {
+  using namespace tutti;
+  constexpr int kSleeps = 100;
+  const Fd silent(eventfd(0, EFD_CLOEXEC)), speaks(eventfd(1, EFD_CLOEXEC));
+  test::Bench bench;
+  bench.from.may_sleep = true;
+  bench.from.wait = GENERATE_COPY(tuttiWait{silent.get(), POLLIN, 0, 1'000'000},
+                                  tuttiWait{silent.get(), POLLIN, 0, 0, 1, {{speaks.get(), POLLIN}}},
+                                  tuttiWait{silent.get(), POLLIN, 0, 0, 2, {{-1, 0}, {speaks.get(), POLLIN}}});
+  bench.add_lane({bench.receive()});
+  bench.from.on_peek = [&] {
+    if (bench.from.sleeps > kSleeps && bench.from.messages.empty())
+      bench.from.messages.push_back(bench.message(bench.theirs.data()));
+  };
+  test::Context context;
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(drive(run, context, {bench.spins, 8}));  // if nothing wakes it, each sleep takes 0.1 s
 }
 
 TEST_CASE("a rank whose yields cost a time slice spins again") {

@@ -66,7 +66,7 @@ void receive_over_tcp(Input& in) {
   };
   while (!in.done()) {
     const uint8_t action = in.byte();
-    tuttiWait wait;
+    tuttiWait wait{-1};
     if (action == 0) take();
     if (action == 1) link.wait_begin(&wait);
     if (action == 1 && !link.peek(&message)) link.post(0, place, in.byte(), false);
@@ -124,7 +124,7 @@ void map_shared_memory(Input& in) {
       case 0: say_notice(sockets.theirs, in); break;
       case 1: sockets.say(in.text(in.byte() % 64)); break;
       case 2: {
-        tuttiWait wait;
+        tuttiWait wait{-1};
         link.wait_begin(&wait);
         link.wait_end();
         break;
@@ -203,7 +203,7 @@ void send_to_shared_memory(Input& in) {
       }
       case 4: header.placing.revoke(); break;
       case 5: {
-        tuttiWait wait;
+        tuttiWait wait{-1};
         prey.link->wait_begin(&wait);
         prey.link->wait_end();
         break;

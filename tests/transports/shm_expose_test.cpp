@@ -62,7 +62,7 @@ TEST_CASE("shm: a sender does not sleep when one of the memories that it exposes
   REQUIRE(p.in.peek(&message));
   REQUIRE(p.in.read());
   p.in.release();
-  tuttiWait wait{-1, 0};
+  tuttiWait wait;
   CHECK_FALSE(p.out.wait_begin(&wait));  // it has a slot
   p.out.wait_end();
   CHECK(p.out.acquire() != nullptr);

@@ -362,7 +362,7 @@ TEST_CASE("shm: a full queue at the door is waited for") {
 TEST_CASE("shm: who has woken up is sent no word of messages and slots") {
   Pair p = make_pair(&kShmTransport, kAsk);
   const auto sleep = [&](Link& link) {
-    tuttiWait wait{-1, 0};
+    tuttiWait wait;
     link.wait_begin(&wait);
     pollfd fd{wait.fd, wait.events, 0};
     return ::poll(&fd, 1, 0);

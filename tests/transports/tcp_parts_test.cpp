@@ -1,5 +1,4 @@
 // Parts of tcp's links, separately: waiting, silence, and the replacement of messages.
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <utility>
@@ -11,36 +10,31 @@
 using namespace tutti;
 using namespace tutti::test;
 
-TEST_CASE("tcp: of several descriptors each wakes who waits, also one in place of another, and a limit once") {
-  std::vector<Fd> here, there;
-  for (int i = 0; i < 3; i++) {
+TEST_CASE("tcp: each connection of a receiver wakes who waits, also one in place of another") {
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig), 1}, Listener{});
+  std::vector<Fd> there;
+  const auto connection = [&] {
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-    here.emplace_back(ends[0]);
     there.emplace_back(ends[1]);
-  }
-  auto made = tcp::WaitSet::create({here[0].get(), here[1].get()});
-  REQUIRE(made);
-  tcp::WaitSet set = std::move(made).value();
-  const auto readable = [](size_t) -> short { return POLLIN; };
-  const auto wakes = [](const tuttiWait& wait, int ms) {
-    pollfd p{wait.fd, wait.events, 0};
-    return ::poll(&p, 1, ms) == 1;
+    return tcp::SharedFd(Fd(ends[0]));
   };
-  CHECK(wakes(set.arm(readable, 1'000'000), 2000));
-  CHECK_FALSE(wakes(set.arm(readable), 20));
-  for (int i = 0; i < 100; i++) set.note_poll();  // nobody has slept for long
-  set.drop(0);
-  REQUIRE(set.replace(0, here[2].get()));
-  const tuttiWait wait = set.arm(readable);
-  CHECK_FALSE(wakes(wait, 0));
-  for (const size_t i : {size_t{2}, size_t{1}}) {
-    char byte = 'x';
-    REQUIRE(::send(there[i].get(), &byte, 1, 0) == 1);
-    CHECK(wakes(wait, 2000));
-    REQUIRE(::recv(here[i].get(), &byte, 1, 0) == 1);
-  }
-  CHECK_FALSE(wakes(wait, 0));
+  const bool is_pair = GENERATE(true, false);
+  std::vector<tcp::SharedFd> connections{connection()};
+  if (!is_pair) connections.push_back(connection());
+  auto link = tcp::RecvLink::create(door, Ask{}, std::move(connections), 0);
+  REQUIRE(link);
+  if (is_pair) link.value()->receive_also_on(connection());
+  const auto is_woken_by = [&](size_t i) {
+    tuttiWait wait{-1};
+    if (!link.value()->wait_begin(&wait) || wakes(wait, 20)) return false;
+    REQUIRE(::send(there[i].get(), "x", 1, 0) == 1);
+    return wakes(wait, kPatienceMs);
+  };
+  for (const size_t i : {0, 1, 0, 1}) CHECK(is_woken_by(i));
+  if (is_pair) return;
+  REQUIRE(link.value()->rejoin(0, connection()));
+  for (const size_t i : {2, 1, 2}) CHECK(is_woken_by(i));
 }
 
 TEST_CASE("tcp: a connection is as fast as of late, whatever silence came between") {

@@ -2,6 +2,7 @@
 // Every wait ends: what has not come after kPatienceSeconds is a failure, not a hang.
 #pragma once
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -39,6 +40,7 @@ class Setting {
 };
 
 inline constexpr double kPatienceSeconds = 30;
+inline constexpr int64_t kPatienceMs = 30'000;
 
 // `n` repetitions, fewer where each takes ten times as long (under sanitizers), or CONTRACT_TEST_DIVISOR times as long
 // (in an emulated machine).
@@ -151,6 +153,18 @@ inline void check_gone(Link& link, const std::string& rank) {
   INFO(error->text);
   CHECK(contains(error->text, rank));
   for (int i = 0; i < 200; i++) REQUIRE_FALSE(poll_once(link));
+}
+
+// Sleeps as an executor does: false if nothing has ended that after so many milliseconds.
+inline bool wakes(const tuttiWait& wait, int64_t ms) {
+  constexpr uint64_t kMs = 1'000'000, kNone = 0;
+  std::vector<pollfd> fds{{wait.fd, wait.events, 0}};
+  for (uint32_t i = 0; i < wait.n_more; i++) fds.push_back({wait.more[i].fd, wait.more[i].events, 0});
+  const uint64_t limit_ns = wait.at_most_ns != kNone || wait.fd >= 0 ? wait.at_most_ns : kMs;
+  const bool is_limited = limit_ns != kNone && limit_ns <= static_cast<uint64_t>(ms) * kMs;
+  const auto most_ns = static_cast<int64_t>(is_limited ? limit_ns : static_cast<uint64_t>(ms) * kMs);
+  const timespec most{most_ns / 1'000'000'000, most_ns % 1'000'000'000};
+  return ::ppoll(fds.data(), fds.size(), &most, nullptr) > 0 || is_limited;
 }
 
 inline void close(Link& link) {

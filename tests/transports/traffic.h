@@ -1,8 +1,6 @@
 // Streams of messages that can be verified: size, tag and payload of message i follow from the seed and i.
 #pragma once
 
-#include <poll.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -87,11 +85,10 @@ class Side {
 
   // Sleeps as an executor does; false, with trouble set, if nothing woke it.
   bool sleep() {
-    tuttiWait wait{-1, 0};
+    tuttiWait wait;
     bool woken = true;
     if (link_.wait_begin(&wait)) {
-      pollfd p{wait.fd, wait.events, 0};
-      woken = ::poll(&p, 1, wait.fd < 0 ? 1 : static_cast<int>(kPatienceSeconds * 1000)) != 0 || wait.fd < 0;
+      woken = wakes(wait, kPatienceMs);
       sleeps_++;
     }
     link_.wait_end();

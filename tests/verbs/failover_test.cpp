@@ -195,7 +195,7 @@ TEST_CASE("who waits for one link is told that another one has failed, and that 
   REQUIRE(until([&] { return poll_once(c_out) && poll_once(from_c) && from_c.peek(&message); }));
   from_c.release();
   saboteur.start(100, 1);  // whichever write reveals it
-  tuttiWait wait{-1, 0};
+  tuttiWait wait;
   (void)from_c.wait_begin(&wait);
   from_c.wait_end();
   Result<void> well;

@@ -16,9 +16,6 @@
 //
 // What the plugin interface prevents: memory cannot be exposed, because header and payload are one piece of memory and
 // no send can be cancelled; and a message waits for a nap to end.
-#include <poll.h>
-#include <sys/timerfd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <list>
@@ -33,7 +30,7 @@ namespace tutti {
 namespace net {
 namespace {
 
-constexpr int64_t kFirstNapNs = 20'000, kLongestNapNs = 1'000'000;
+constexpr uint64_t kFirstNapNs = 20'000, kLongestNapNs = 1'000'000;
 constexpr size_t kPageBytes = 4096;
 constexpr char kReady = 'R';
 
@@ -52,23 +49,6 @@ struct Header {
   uint32_t unused[5];
 };
 static_assert(sizeof(Header) == 64);
-
-// A timer is all there is to wait for: it expires when it is time to look, at growing intervals while nothing moves.
-class Nap {
- public:
-  bool begin(tuttiWait* wait) {
-    if (!timer_) timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-    nap_ns_ = std::clamp(2 * nap_ns_, kFirstNapNs, kLongestNapNs);
-    const itimerspec once{{0, 0}, {0, nap_ns_}};
-    *wait = {timer_.get(), POLLIN};
-    return timerfd_settime(timer_.get(), 0, &once, nullptr) == 0;
-  }
-  void moved() { nap_ns_ = 0; }
-
- private:
-  Fd timer_;
-  int64_t nap_ns_ = 0;
-};
 
 class Half : public LinkHalf {
  public:
@@ -101,6 +81,11 @@ class Half : public LinkHalf {
   }
   void*& request(uint64_t message) { return requests_[message % config_.slots]; }
 
+  // There is nothing to wait for but the time to look again, at growing intervals while nothing moves.
+  void nap(tuttiWait* wait) {
+    nap_ns_ = std::clamp(2 * nap_ns_, kFirstNapNs, kLongestNapNs);
+    wait->at_most_ns = nap_ns_;
+  }
   // Whether the peer has gone, as of the last look.
   bool is_gone() { return look_out_.is_time() ? peer_.look() : peer_.closed; }
   void fail(const std::string& why) {
@@ -117,7 +102,7 @@ class Half : public LinkHalf {
 
   tuttiLinkConfig config_;
   SideConnection peer_;
-  Nap nap_;
+  uint64_t nap_ns_ = 0;
   Plugin::Comm comm_{nullptr, nullptr};  // once connected
   uint64_t first_number_ = 0;
   void* region_ = nullptr;
@@ -162,7 +147,8 @@ class SendLink final : public Half {
   bool wait_begin(tuttiWait* wait) override {
     if (!peer_.socket) return !failure_ && wait_for(dialer_, wait);
     if (ready_ && !failure_) submit();
-    return nap_.begin(wait) && !failure_ && (!ready_ || unsent() > 0);
+    nap(wait);
+    return !failure_ && (!ready_ || unsent() > 0);
   }
 
  private:
@@ -194,12 +180,12 @@ class SendLink final : public Half {
 
   void submit() {
     int bytes = 0;
-    for (; done_ < begun_; done_++, nap_.moved()) {
+    for (; done_ < begun_; done_++, nap_ns_ = 0) {
       const auto done = the_plugin->test(request(done_), &bytes);
       if (!got(done)) return;
       if (!done.value()) break;
     }
-    for (; begun_ < published_ && begun_ - done_ < kMaxRequests; begun_++, nap_.moved()) {
+    for (; begun_ < published_ && begun_ - done_ < kMaxRequests; begun_++, nap_ns_ = 0) {
       Header* message = slot(begun_);
       const auto begun = the_plugin->send(comm_.get(), message, sizeof *message + message->bytes, region_);
       if (!got(begun) || begun.value() == nullptr) return;
@@ -248,7 +234,8 @@ class RecvLink final : public Half {
   }
   bool wait_begin(tuttiWait* wait) override {
     if (!failure_) pull();
-    return nap_.begin(wait) && !failure_ && !peer_.closed && received_ == released_;
+    nap(wait);
+    return !failure_ && !peer_.closed && received_ == released_;
   }
 
  private:
@@ -256,7 +243,7 @@ class RecvLink final : public Half {
 
   void pull() {
     keep_receives();
-    for (; received_ < posted_; received_++, nap_.moved()) {
+    for (; received_ < posted_; received_++, nap_ns_ = 0) {
       int bytes = 0;
       const auto done = the_plugin->test(request(received_), &bytes);
       if (!got(done) || !done.value()) return;

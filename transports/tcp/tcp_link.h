@@ -22,50 +22,7 @@
 namespace tutti::tcp {
 
 inline constexpr uint32_t kMaxConnections = 16;
-
-// Several connections as one descriptor for poll(2); a single one is used itself.
-class WaitSet {
- public:
-  static Result<WaitSet> create(const std::vector<int>& fds);
-  bool empty() const { return fds_.empty(); }
-  // Before waiting: waits on connection i for events(i), of POLLIN and POLLOUT, and for at most `pause_ns`, or without
-  // limit if that is 0. A single connection has no limit.
-  template <class Events>
-  tuttiWait arm(Events&& events, int64_t pause_ns = 0) {
-    if (fds_.size() == 1) return {fds_[0], events(0)};
-    polls_since_arm_ = 0;
-    for (size_t i = 0; i < fds_.size(); i++) watch(i, events(i));
-    limit(pause_ns);
-    return {epoll_.get(), POLLIN};
-  }
-  Result<void> add(int fd);
-  // A rank that has not slept for a while need not be woken: a watched descriptor costs the kernel 0.4 us per message.
-  void note_poll() {
-    if (epoll_ && polls_since_arm_ < kPollsAwake && ++polls_since_arm_ == kPollsAwake)
-      for (size_t i = 0; i < fds_.size(); i++) watch(i, kUnwatched);
-  }
-  // Before connection i is closed.
-  void drop(size_t i) {
-    if (epoll_) watch(i, kUnwatched);
-    fds_[i] = -1;
-  }
-  // In place of one that was dropped.
-  Result<void> replace(size_t i, int fd);
-
- private:
-  Result<void> become_several();
-  Result<void> enter(int fd);
-  void watch(size_t i, short events);
-  void limit(int64_t pause_ns);
-  static constexpr uint32_t kPollsAwake = 64;
-  static constexpr short kUnwatched = -1;
-  std::vector<int> fds_;
-  std::vector<short> watched_;  // events that the kernel has been told to watch for
-  uint32_t polls_since_arm_ = 0;
-  Fd epoll_;
-  Fd timer_;
-  bool limited_ = false;
-};
+static_assert(kMaxConnections <= 1 + std::size(tuttiWait{}.more));
 
 // Shared by an endpoint's receiving ends: all connections come in by one door, including replacements for broken ones.
 class Door : public DiallingEndpoint {
@@ -122,7 +79,6 @@ class SendLink final : public LinkHalf {
  private:
   Result<bool> advance_connect();
   void adopt(SendStream& stream, Fd fd);
-  bool is_ready() const { return !wait_set_.empty(); }
   uint32_t unsent() {
     if (several_ && !failure_) confirm();
     return queue_.unsent();
@@ -148,7 +104,7 @@ class SendLink final : public LinkHalf {
   int64_t timeout_ns_;               // 0: none
   bool several_;                     // whether messages are divided among several connections
   std::vector<SendStream> streams_;  // if not several: its own, and perhaps the peer's
-  WaitSet wait_set_;
+  bool is_ready_ = false;            // all of them were connected
   SendQueue queue_;
   LookOut look_out_;
   int64_t measured_ns_ = 0, next_silence_check_ns_ = 0;
@@ -228,7 +184,6 @@ class RecvLink final : public LinkHalf {
   std::vector<RecvStream> streams_;  // if not several: the peer's, and perhaps this side's
   size_t first_ = 0;                 // index of the stream that delivered last
   uint32_t looks_ = 0;
-  WaitSet wait_set_;
   Reassembly messages_;
   std::optional<Error> failure_;
 };

@@ -12,24 +12,19 @@ Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkCo
                                                    std::vector<SharedFd> connections, int64_t timeout_seconds) {
   TUTTI_TRY_ASSIGN(SlotRing<RecvSlot> ring, SlotRing<RecvSlot>::create(config));
   std::unique_ptr<RecvLink> link(new RecvLink(door, config, connections.size(), timeout_seconds, std::move(ring)));
-  std::vector<int> fds;
   for (SharedFd& fd : connections) {
     prepare(fd.get(), timeout_seconds);
     if (connections.size() > 1) acknowledge_soon(fd.get());
-    fds.push_back(fd.get());
     link->streams_.emplace_back().fd = std::move(fd);
   }
-  TUTTI_TRY_ASSIGN(link->wait_set_, WaitSet::create(fds));
   return link;
 }
 
 void RecvLink::receive_also_on(const SharedFd& connection) {
-  if (const auto watched = wait_set_.add(connection.get()); !watched) return fail(watched.error().message);
   streams_.emplace_back().fd = connection;
 }
 
 Result<bool> RecvLink::poll() {
-  wait_set_.note_poll();
   if (several_ || look_out_.is_time()) look();
   if (several_ || streams_.size() == 1)
     receive_all();
@@ -82,14 +77,11 @@ void RecvLink::change(RecvStream& stream) {
   int unread = 0;
   if (stream.fd && ioctl(stream.fd.get(), FIONREAD, &unread) == 0 && unread > 0) return;
   if (stream.fd && !stream.can_receive()) return;  // what waits for a slot has arrived
-  const auto i = static_cast<size_t>(&stream - streams_.data());
-  if (stream.fd) wait_set_.drop(i);
   SharedFd fd = std::move(stream.next.front());
   stream.next.pop_front();
   stream = RecvStream{std::move(fd), std::move(stream.next)};
   prepare(stream.fd.get(), timeout_seconds_);
   acknowledge_soon(stream.fd.get());
-  if (const auto watched = wait_set_.replace(i, stream.fd.get()); !watched) fail(watched.error().message);
 }
 
 // One step of receiving; false when there is nothing more to be done now.
@@ -165,7 +157,6 @@ void RecvLink::lose(RecvStream& stream, std::string why, int sys_errno) {
               ? "it closed the connection in the middle of a message: its process ended"
               : "it closed the connection: its process ended or its communicator was destroyed";
   stream.frame.reset();
-  wait_set_.drop(i);
   stream.fd.reset();
   // A pair needs both connections; what the other one has received is still read.
   const bool is_essential = !several_ && sys_errno != 0;
@@ -189,7 +180,8 @@ bool RecvLink::wait_begin(tuttiWait* wait) {
   // Staged data wakes nobody: it goes to the slots that have become free since the last poll.
   receive_all();
   // A connection that waits for a slot has data to read, which must not wake this rank.
-  *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].can_receive() ? POLLIN : 0; });
+  for (const RecvStream& stream : streams_)
+    if (stream.fd) add_wait(wait, stream.fd.get(), stream.can_receive() ? POLLIN : 0);
   wait->peer_cpu_plus_1 = sending_cpu_plus_1(streams_[first_].fd.get());
   return !failure_ && messages_.is_empty();
 }

@@ -61,12 +61,11 @@ SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLin
 
 Result<bool> SendLink::poll() {
   if (failure_) return *failure_;
-  if (!is_ready()) {
+  if (!is_ready_) {
     auto ready = advance_connect();
     if (!ready) failure_ = ready.error();
     return ready;
   }
-  wait_set_.note_poll();
   if (!queue_.has_arrived()) flush();
   // While nothing is sent, only a read shows that the peer has gone.
   const bool is_time = look_out_.is_time();
@@ -77,22 +76,18 @@ Result<bool> SendLink::poll() {
 }
 
 Result<bool> SendLink::advance_connect() {
-  std::vector<int> fds;
   for (SendStream& stream : streams_) {
-    if (!stream.fd) {
-      Fd fd;
-      TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.redialer.dialer(), &fd, config_.peer, "over TCP",
-                                                             " (TUTTI_SOCKET_IFNAME chooses the networks)"));
-      if (!connected) continue;
-      adopt(stream, std::move(fd));
-      log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.redialer.dialer().story().c_str());
-    }
-    fds.push_back(stream.fd.get());
+    if (stream.fd) continue;
+    Fd fd;
+    TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.redialer.dialer(), &fd, config_.peer, "over TCP",
+                                                           " (TUTTI_SOCKET_IFNAME chooses the networks)"));
+    if (!connected) continue;
+    adopt(stream, std::move(fd));
+    log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.redialer.dialer().story().c_str());
   }
-  if (fds.size() < streams_.size()) return false;
-  TUTTI_TRY_ASSIGN(wait_set_, WaitSet::create(fds));
-  pairs_.enter(this, config_);
-  return true;
+  is_ready_ = std::all_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return bool(s.fd); });
+  if (is_ready_) pairs_.enter(this, config_);
+  return is_ready_;
 }
 
 void SendLink::adopt(SendStream& stream, Fd fd) {
@@ -101,9 +96,8 @@ void SendLink::adopt(SendStream& stream, Fd fd) {
   prepare(stream.fd.get(), timeout_ns_ / (1000 * kMs));
 }
 
-// If that is not possible, everything goes by this link's own connection: the peer reads both.
 void SendLink::send_small_on(const SharedFd& connection) {
-  if (streams_.size() > 1 || !wait_set_.add(connection.get())) return;
+  if (streams_.size() > 1) return;
   const Dialer::Call nobody{};
   SendStream& stream = streams_.emplace_back(nobody, Dialer(nobody, std::vector<Address>{}), queue_.most_pieces());
   stream.connected(connection);
@@ -112,7 +106,7 @@ void SendLink::send_small_on(const SharedFd& connection) {
 
 // The kernel copies from any memory.
 tuttiRoom SendLink::acquire(const void* data, uint32_t, tuttiPosting, void** at) {
-  if (!is_ready()) return TUTTI_NO_ROOM;
+  if (!is_ready_) return TUTTI_NO_ROOM;
   if (several_ && queue_.is_full()) confirm();
   if (queue_.is_full()) return TUTTI_NO_ROOM;
   *at = queue_.room();
@@ -199,16 +193,17 @@ void SendLink::confirm() {
 }
 
 bool SendLink::wait_begin(tuttiWait* wait) {
-  if (!is_ready()) {
+  if (!is_ready_) {
     const auto pending = std::find_if(streams_.begin(), streams_.end(), [](const SendStream& s) { return !s.fd; });
     return !failure_ && wait_for(pending->redialer.dialer(), wait);
   }
   look_out_.note_sleep();
   const bool waits = unsent() > 0 || queue_.is_full();
-  if (several_) pause_ns_ = std::min(std::max(2 * pause_ns_, kFirstPauseNs), kLongestPauseNs);
+  if (several_) pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
+  wait->at_most_ns = static_cast<uint64_t>(pause_ns_);
   // Data on a connection that another half reads must not wake this one.
-  *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].frame ? POLLRDHUP | POLLOUT : POLLRDHUP; },
-                        pause_ns_);
+  for (const SendStream& stream : streams_)
+    if (stream.fd) add_wait(wait, stream.fd.get(), stream.frame ? POLLRDHUP | POLLOUT : POLLRDHUP);
   return !failure_ && waits;
 }
 
@@ -267,9 +262,7 @@ void SendLink::redial(SendStream& stream, int64_t now) {
         config_.peer, i + 1, streams_.size(), dialer.story().c_str(), stream.lost.c_str());
   stream.lost.clear();
   if (!stream.redialer.advance(now)) return;
-  Fd fd = dialer.take();
-  if (!wait_set_.replace(i, fd.get())) return;
-  adopt(stream, std::move(fd));
+  adopt(stream, dialer.take());
   log(LogLevel::kInfo, "tcp link to rank %d: connection %zu of %zu is back, at %s", config_.peer, i + 1,
       streams_.size(), dialer.story().c_str());
 }
@@ -279,7 +272,6 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   for (; !stream.in_flight.empty(); stream.in_flight.pop()) queue_.take_back(stream.in_flight.front().piece);
   if (stream.frame) queue_.take_back(stream.frame->piece());
   stream.frame.reset();
-  wait_set_.drop(static_cast<size_t>(&stream - streams_.data()));
   // Closes at once, instead of retrying for minutes what the other connections send.
   const linger at_once{1, 0};
   setsockopt(stream.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);

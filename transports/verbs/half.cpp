@@ -1,4 +1,5 @@
 #include <arpa/inet.h>
+#include <poll.h>
 
 #include <algorithm>
 
@@ -125,6 +126,11 @@ void Half::read_socket() {
     notice.why[sizeof notice.why - 1] = '\0';
     take_notice(notice);
   }
+}
+
+void Half::sleep_on(tuttiWait* wait) const {
+  for (const auto& port : hub_.ports) add_wait(wait, port->channel()->fd, POLLIN);
+  add_wait(wait, side_.socket.get(), POLLIN | POLLRDHUP);
 }
 
 bool Half::arm() {

@@ -40,6 +40,7 @@ class Half : public LinkHalf {
  protected:
   Half(Hub& hub, SideConnection side, const tuttiLinkConfig& config)
       : hub_(hub), config_(config), side_(std::move(side)) {}
+  void sleep_on(tuttiWait* wait) const;  // completions, and what the peer says
   void take_completions();
   virtual void on_arrival(uint32_t immediate, uint32_t bytes) = 0;  // bytes: of the write that it came with
   virtual void on_read(uint32_t) {}  // the memory that was exposed for a slot's message is the user's again

@@ -1,7 +1,5 @@
 #include "transports/verbs/pairs.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <cerrno>
 
@@ -31,22 +29,12 @@ Result<void> QueuePairs::open(const Ports& ports, uint32_t n, uint32_t sends, ui
   sends_ = sends;
   receives_ = receives;
   const uint32_t most = n * (sends + 1 + receives);
-  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) return system_error("creating a descriptor to wait for completions (see ulimit -n)", errno);
   for (const auto& port : ports) {
     ibv_cq* queue = ibv_create_cq(port->context(), static_cast<int>(most), nullptr, port->channel(), 0);
     if (queue == nullptr)
       return system_error(format("creating a queue of %u completions of %s", most, port->name().c_str()), errno);
     completions_.emplace_back(queue);
-    TUTTI_TRY(watch(port->channel()->fd, "watching for completions"));
   }
-  return {};
-}
-
-Result<void> QueuePairs::watch(int fd, const char* what) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return system_error(what, errno);
   return {};
 }
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/fd.h"
 #include "transports/verbs/messages.h"
 
 namespace tutti::verbs {
@@ -34,10 +33,8 @@ class QueuePairs {
  public:
   // For `n` queue pairs, each with room for that many sends and receives.
   Result<void> open(const Ports& ports, uint32_t n, uint32_t sends, uint32_t receives);
-  Result<void> watch(int fd, const char* what);
-  // Before sleeping on fd() until the next completion or watched event. False: completions cannot wake this rank.
+  // Before sleeping until the next completion. False: completions cannot wake this rank.
   bool arm() const;
-  int fd() const { return epoll_.get(); }
   const std::vector<std::unique_ptr<ibv_cq, Destroy>>& completions() const { return completions_; }
 
   Result<Queue> make(const Route& route) const;  // not added yet
@@ -59,7 +56,6 @@ class QueuePairs {
   uint32_t unsettled() const { return unsettled_; }
 
  private:
-  Fd epoll_;
   std::vector<std::unique_ptr<ibv_cq, Destroy>> completions_;  // by port
   uint32_t sends_ = 0, receives_ = 0;
   std::vector<QueuePair> pairs_;

@@ -50,7 +50,7 @@ Result<void> RecvLink::accept(const Offer& offer) {
   wish_pair_ = &pairs_[0];
   wishes_at_ = offer.wishes;
   sender_ = offer.sender;
-  return pairs_.watch(side_.socket.get(), "watching a connection");
+  return {};
 }
 
 Result<Queue> RecvLink::make_queue(const Route& route, const QueueAddress& peer) {
@@ -221,7 +221,7 @@ void RecvLink::revoke() {
 
 bool RecvLink::wait_begin(tuttiWait* wait) {
   if (!failure_) tell_releases();
-  *wait = {pairs_.fd(), POLLIN};
+  sleep_on(wait);
   return arm() && !messages_.is_there() && !failure_ && !side_.closed;
 }
 

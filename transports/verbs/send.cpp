@@ -122,7 +122,6 @@ Result<bool> SendLink::take_answer() {
                  config_.peer};
   slots_at_ = answer.slots;
   for (size_t q = 0; q < pairs_.size(); q++) TUTTI_TRY(pairs_[q].queue.connect(answer.queues[q]));
-  TUTTI_TRY(pairs_.watch(side_.socket.get(), "watching a connection"));
   if (!side_.say(kReady)) return gone();
   log(LogLevel::kInfo, "verbs link to rank %d through %s and %zu more queue pairs", config_.peer,
       pairs_[0].queue.port().name().c_str(), pairs_.size() - 1);
@@ -261,7 +260,7 @@ bool SendLink::wait_begin(tuttiWait* wait) {
   }
   const uint64_t released = released_;
   const uint32_t waiting = unsent();
-  *wait = {pairs_.fd(), POLLIN};
+  sleep_on(wait);
   const auto back = hub_.receivers.find({config_.peer, config_.channel});
   const bool can_wake = arm() && (back == hub_.receivers.end() || back->second->arm());
   const uint32_t still = unsent();
