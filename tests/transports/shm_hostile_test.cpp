@@ -282,6 +282,30 @@ TEST_CASE("shm: who says that it is in this process and is not writes nothing he
   CHECK(hostile.ended_well());
 }
 
+TEST_CASE("shm: a peer that sends bells is there, one that sends part of a notice has gone") {
+  auto mine = open_endpoint(&kShmTransport, 0);
+  REQUIRE(mine);
+  Child hostile([](Mailbox& mail) -> std::string {
+    const auto taken = take_link(mail);
+    if (!taken) return taken.error().message;
+    const Fd& socket = taken.value().socket;
+    const std::string bells(300, kBell), part{kNotice, 'x', 'y'};
+    if (!send_raw(socket, &kMapped, 1) || !send_raw(socket, bells.data(), bells.size())) return "no answer";
+    if (!mail.receive() || !send_raw(socket, part.data(), part.size())) return "no notice";
+    return mail.receive() ? "" : "no end";
+  });
+  const auto address = hostile.mail().receive();
+  REQUIRE(address);
+  auto out = mine.value().connect(Ask{1}, *address);
+  REQUIRE(out);
+  REQUIRE(until([&] { return poll_once(out.value()).ready; }));
+  for (int i = 0; i < 1000; i++) REQUIRE(poll_once(out.value()));
+  REQUIRE(hostile.mail().send("go on"));
+  check_gone(out.value(), "rank 1");
+  REQUIRE(hostile.mail().send("end"));
+  CHECK(hostile.ended_well());
+}
+
 TEST_CASE("shm: who gives its link the number of one that it was given reads nothing here either") {
   static uint64_t target = 7;
   auto mine = open_endpoint(&kShmTransport, 0);

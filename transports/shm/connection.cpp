@@ -31,21 +31,6 @@ uint64_t page_bytes_of(const Fd& file) {
 
 }  // namespace
 
-// Bells have done their work by waking this rank. A notice may come in parts, its descriptor with the first; at most
-// one descriptor comes at a time, and it belongs to the notice of a new block.
-void PeerMemory::take_bytes(const char* bytes, size_t n, Fd descriptor, int peer) {
-  if (descriptor) notice_descriptor_ = std::move(descriptor);
-  for (size_t i = 0; i < n; i++) {
-    if (notice_.empty() && bytes[i] != kNotice) continue;
-    notice_.push_back(bytes[i]);
-    if (notice_.size() <= sizeof(BlockNotice)) continue;
-    BlockNotice notice;
-    memcpy(&notice, notice_.data() + 1, sizeof notice);
-    notice_.clear();
-    take_notice(notice, notice.bytes > 0 ? std::move(notice_descriptor_) : Fd(), peer);
-  }
-}
-
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
   if (notice.bytes > 0 && !descriptor)
     why_not_ = "its descriptor did not arrive (has this process run out of them? see ulimit -n)";
@@ -109,22 +94,23 @@ void Connection::ring(std::atomic<uint32_t>& sleeps) const {
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+// A notice is sent by one call, of which a UNIX socket takes all or nothing. Its descriptor comes with its first byte.
 void Connection::look() {
   if (local_) {
     gone_ = local_->other_has_left();
     return;
   }
   ours_.forget_removed(socket_.get());  // nothing else does if no more memory is exposed
-  char bytes[256];
   while (!gone_) {
+    char what = 0;
     Fd descriptor;
-    const size_t most_bytes = theirs_.receivable_bytes(sizeof bytes);
-    const ssize_t n = receive_with_descriptor(socket_.get(), bytes, most_bytes, &descriptor);
+    const ssize_t n = receive_with_descriptor(socket_.get(), &what, 1, &descriptor);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (n > 0)
-      theirs_.take_bytes(bytes, static_cast<size_t>(n), std::move(descriptor), peer_);
-    else
-      gone_ = n == 0 || errno != EINTR;
+    gone_ = n == 0 || (n < 0 && errno != EINTR);
+    if (n <= 0 || what != kNotice) continue;  // a bell has done its work by waking this rank
+    BlockNotice notice;
+    gone_ = ::recv(socket_.get(), &notice, sizeof notice, MSG_DONTWAIT) != sizeof notice;
+    if (!gone_) theirs_.take_notice(notice, descriptor, peer_);
   }
 }
 

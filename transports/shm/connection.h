@@ -33,13 +33,6 @@ struct BlockNotice {
 class PeerMemory {
  public:
   explicit PeerMemory(bool writes) : writes_(writes) {}  // false: it only reads
-  // Takes what has arrived on the socket: bells and parts of notices.
-  void take_bytes(const char* bytes, size_t n, Fd descriptor, int peer);
-  // How many of at most `most` bytes may be received next. The descriptor of the notice after an unfinished one would
-  // come along with its rest, and be taken for its own.
-  size_t receivable_bytes(size_t most) const {
-    return notice_.empty() ? most : 1 + sizeof(BlockNotice) - notice_.size();
-  }
   void take_notice(const BlockNotice& notice, const Fd& descriptor, int peer);
   // Null if the block is not mapped or does not have that many bytes at `offset`.
   char* find(uint64_t block, uint64_t offset, uint64_t bytes) const;
@@ -55,8 +48,6 @@ class PeerMemory {
   static constexpr size_t kMostBlocks = 1 << 14;  // a process can have only a few times as many mappings
   bool writes_;
   std::map<uint64_t, Mapped> mapped_;
-  std::string notice_;  // the part of a notice received so far, its letter first
-  Fd notice_descriptor_;
   std::string why_not_ = "it could not be mapped here";
 };
 
