@@ -90,7 +90,7 @@ struct Offer {
   uint64_t wishes;  // where the ring of wishes is
   struct Line {
     QueueAddress mine;
-    uint32_t your_port, your_gid;
+    uint32_t my_port, my_gid, your_port, your_gid;  // indices in the endpoints' and in the ports' addresses
   } lines[kMaxQueues];
   PortAddress ports[kMaxPorts];
 };
@@ -113,7 +113,7 @@ struct Notice {
   uint64_t released;  // by the receiver
   uint64_t arrived;   // at the receiver: one bit per message, from `released` on
   QueueAddress made;
-  char why[212];
+  char why[220];
 };
 static_assert(sizeof(Notice) == 256);
 

@@ -56,8 +56,7 @@ Result<Queue> Queue::create(const Route& route, ibv_cq* completions, uint32_t se
 }
 
 QueueAddress Queue::address(const Pinned& memory) const {
-  return {number_, sequence_, memory.remote_key(port_index()), static_cast<uint32_t>(port_index()),
-          static_cast<uint32_t>(route_.my_gid)};
+  return {number_, sequence_, memory.remote_key(port_index())};
 }
 
 Result<void> Queue::connect(const QueueAddress& peer) {

@@ -10,8 +10,6 @@ struct QueueAddress {
   uint32_t number = 0;    // of the queue pair
   uint32_t sequence = 0;  // of its first packet
   uint32_t key = 0;       // to the memory that may be written
-  uint32_t port = 0;      // index of its port in the endpoint's address
-  uint32_t gid = 0;       // index of its GID in the port's address
 };
 
 // Which ports a connection joins, by which GID of each.

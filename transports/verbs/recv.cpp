@@ -38,12 +38,12 @@ Result<void> RecvLink::accept(const Offer& offer) {
   TUTTI_TRY_ASSIGN(memory_, LinkMemory::allocate(hub_.ports, config_));
   for (size_t q = 0; q < offer.n_queues; q++) {
     const Offer::Line& line = offer.lines[q];
-    if (line.your_port >= hub_.ports.size() || line.mine.port >= kMaxPorts || line.mine.gid >= kMaxGids ||
+    if (line.your_port >= hub_.ports.size() || line.my_port >= kMaxPorts || line.my_gid >= kMaxGids ||
         line.your_gid >= kMaxGids)
       return Error{Code::kRemoteError,
                    format("rank %d offers a queue pair for a port that does not exist", config_.peer)};
-    const Route route{hub_.ports[line.your_port].get(), line.your_port, line.your_gid, line.mine.port, line.mine.gid,
-                      offer.ports[line.mine.port]};
+    const Route route{hub_.ports[line.your_port].get(), line.your_port, line.your_gid, line.my_port, line.my_gid,
+                      offer.ports[line.my_port]};
     TUTTI_TRY_ASSIGN(Queue queue, make_queue(route, line.mine));
     pairs_.add(std::move(queue));
   }

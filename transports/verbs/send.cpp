@@ -101,7 +101,8 @@ Result<bool> SendLink::advance_connect() {
     offer.wishes = reinterpret_cast<uintptr_t>(memory_.wishes());
     for (const QueuePair& pair : pairs_) {
       const Route& route = pair.queue.route();
-      offer.lines[offer.n_queues++] = {pair.queue.address(memory_), static_cast<uint32_t>(route.peer_port),
+      offer.lines[offer.n_queues++] = {pair.queue.address(memory_), static_cast<uint32_t>(route.port_index),
+                                       static_cast<uint32_t>(route.my_gid), static_cast<uint32_t>(route.peer_port),
                                        static_cast<uint32_t>(route.peer_gid)};
     }
     for (size_t p = 0; p < hub_.ports.size(); p++) offer.ports[p] = hub_.ports[p]->address();

@@ -61,7 +61,7 @@ class VerbsEndpoint : public DiallingEndpoint {
   }
 
  private:
-  static constexpr uint32_t kMagic = 0x54564233;
+  static constexpr uint32_t kMagic = 0x54564234;
 
   struct Peer {
     Contact contact;
