@@ -142,8 +142,9 @@ typedef struct {
   size_t linkBytes;       /* bytes of the links' slots; a link in shared memory counts on both ranks */
   size_t scratchBytes;    /* buffers for intermediate data of operations */
   size_t registeredBytes; /* bytes of buffers registered with the communicator */
-  size_t descriptors;     /* file descriptors of its own: a socket for each link with another process and for each
-                             connection of the group, the listening socket, and those for wake-ups */
+  size_t descriptors;     /* file descriptors of its own: one per transport and one per link (in shared memory only to
+                             another process), whatever addresses and connections these have; one for each connection
+                             of the group and each address at which it listens; and those for wake-ups */
   size_t threads;         /* watching threads: 1, shared by all groups of the process (it has two descriptors);
                              streams have their own */
 } tuttiCommMemStats_t;
