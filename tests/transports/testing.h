@@ -155,16 +155,16 @@ inline void check_gone(Link& link, const std::string& rank) {
   for (int i = 0; i < 200; i++) REQUIRE_FALSE(poll_once(link));
 }
 
-// Sleeps as an executor does: false if nothing has ended that after so many milliseconds.
+// Sleeps as an executor does: false if nothing, not even a signal, has ended that after so many milliseconds.
 inline bool wakes(const tuttiWait& wait, int64_t ms) {
-  constexpr uint64_t kMs = 1'000'000, kNone = 0;
   std::vector<pollfd> fds{{wait.fd, wait.events, 0}};
   for (uint32_t i = 0; i < wait.n_more; i++) fds.push_back({wait.more[i].fd, wait.more[i].events, 0});
-  const uint64_t limit_ns = wait.at_most_ns != kNone || wait.fd >= 0 ? wait.at_most_ns : kMs;
-  const bool is_limited = limit_ns != kNone && limit_ns <= static_cast<uint64_t>(ms) * kMs;
-  const auto most_ns = static_cast<int64_t>(is_limited ? limit_ns : static_cast<uint64_t>(ms) * kMs);
+  int64_t limit_ns = static_cast<int64_t>(wait.at_most_ns), most_ns = ms * 1'000'000;
+  if (limit_ns == 0 && wait.fd < 0) limit_ns = 1'000'000;  // there is nothing to sleep on
+  const bool is_limited = limit_ns > 0 && limit_ns <= most_ns;
+  if (is_limited) most_ns = limit_ns;
   const timespec most{most_ns / 1'000'000'000, most_ns % 1'000'000'000};
-  return ::ppoll(fds.data(), fds.size(), &most, nullptr) > 0 || is_limited;
+  return ::ppoll(fds.data(), fds.size(), &most, nullptr) != 0 || is_limited;
 }
 
 inline void close(Link& link) {
