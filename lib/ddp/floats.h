@@ -31,10 +31,12 @@ inline uint16_t to_float16(float value) {
 
 inline float from_float16(uint16_t bits) {
   const uint32_t size = uint32_t{bits} & 0x7fff, sign = (uint32_t{bits} & 0x8000) << 16;
-  // The exponent biases differ by 112; multiplying converts subnormals correctly, too.
-  const auto scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(size << 13) * 0x1p112f);
-  const uint32_t special = 0x7f800000 | (size << 13);
-  return std::bit_cast<float>(sign | (size >= 0x7c00 ? special : scaled));
+  // From the integer: a program may be set to take a float that is subnormal itself for zero.
+  const auto subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(size)) * 0x1p-24f);
+  const uint32_t normal = (size << 13) + (size < 0x7c00 ? (127 - 15) << 23 : (255 - 31) << 23);
+  // A mask, because compilers turn a conditional into a branch and then do not vectorise.
+  const uint32_t is_small = 0u - static_cast<uint32_t>(size < 0x400);
+  return std::bit_cast<float>(sign | (subnormal & is_small) | (normal & ~is_small));
 }
 
 }  // namespace tutti::ddp

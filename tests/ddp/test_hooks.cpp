@@ -12,6 +12,10 @@
 #include "ddp/model.h"
 #include "lib/ddp/floats.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 using namespace tutti_test;
 using namespace tutti::ddp;
 
@@ -56,6 +60,26 @@ TEST_CASE("16-bit floats are rounded to the nearest, ties to even") {
     }
   }
 }
+
+#if defined(__x86_64__)
+// As in a program that is linked with -ffast-math.
+TEST_CASE("small 16-bit floats stay where the CPU takes subnormal floats for zeros") {
+  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZeros = 0x0040;
+  std::vector<float> right(0x7c00), got(right.size());
+  for (size_t bits = 0; bits < right.size(); bits++) right[bits] = from_float16(static_cast<uint16_t>(bits));
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kFlushToZero | kDenormalsAreZeros);
+  size_t lost = 0;
+  for (size_t bits = 0; bits < got.size(); bits++) {
+    const auto half = static_cast<uint16_t>(bits);
+    got[bits] = from_float16(half);
+    lost += to_float16(right[bits]) != half;
+  }
+  _mm_setcsr(before);
+  REQUIRE(got == right);
+  REQUIRE(lost == 0);
+}
+#endif
 
 TEST_CASE("16-bit compression averages to its precision and sends half the bytes") {
   const tuttiDdpCompression_t compression = GENERATE(tuttiDdpFloat16, tuttiDdpBfloat16);
