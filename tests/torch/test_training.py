@@ -1,6 +1,8 @@
 """DDP and FSDP2 give the same results as on gloo, up to rounding."""
 import functools
 import unittest
+from types import SimpleNamespace
+from unittest import mock
 
 import prerequisites
 import ranks
@@ -184,6 +186,21 @@ class Training(unittest.TestCase):
         registered = {known.storage.data_ptr() for known in state._buckets.values()}
         self.assertEqual({p.grad.untyped_storage().data_ptr() for p in wrapped.parameters()}, registered)
         self.assertTrue(all(known.storage.is_shared() for known in state._buckets.values()))
+
+    @ranks.on(2)
+    def test_buckets_that_stay(self, rank, n):
+        """A bucket for which there is no shared memory is averaged where it is, and told of once."""
+        from tutti_torch.buckets import RegisteredBuckets
+
+        state, buffer = RegisteredBuckets(dist.group.WORLD), torch.empty(1000)
+        bucket = SimpleNamespace(buffer=lambda: buffer, index=lambda: 0, is_last=lambda: True)
+        with mock.patch.object(torch.UntypedStorage, "share_memory_", side_effect=RuntimeError("no space")):
+            with self.assertLogs("tutti_torch") as logs:
+                for _ in range(3):
+                    buffer.fill_(rank)
+                    self.assertTrue(torch.equal(state.reduce(bucket).wait(), torch.full_like(buffer, 0.5)))
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("stays in private memory: no space", logs.output[0])
 
     @ranks.on(2, 3)
     def test_quantized_hook(self, rank, n):

@@ -18,7 +18,7 @@ _log = logging.getLogger("tutti_torch")
 
 class _Registered(NamedTuple):
     storage: torch.UntypedStorage
-    handle: int
+    handle: int  # 0 if the others cannot map it
 
 
 class RegisteredBuckets:
@@ -54,6 +54,7 @@ class RegisteredBuckets:
             storage.share_memory_()
         except RuntimeError as error:
             _log.warning("a bucket of %d bytes stays in private memory: %s", storage.nbytes(), error)
+            self._buckets[index] = _Registered(storage, 0)
             return
         handle = ctypes.c_void_p()
         self._communicator.check(
@@ -61,12 +62,11 @@ class RegisteredBuckets:
                 self._communicator.handle, storage.data_ptr(), storage.nbytes(), ctypes.byref(handle)
             )
         )
-        if handle.value is not None:
-            self._buckets[index] = _Registered(storage, handle.value)
+        self._buckets[index] = _Registered(storage, handle.value or 0)
 
     def _forget(self, index: int) -> None:
         known = self._buckets.pop(index, None)
-        if known is not None:
+        if known is not None and known.handle != 0:
             library.load().tuttiCommDeregister(self._communicator.handle, known.handle)
 
     def __del__(self) -> None:
