@@ -194,7 +194,7 @@ class RuntimeMemory : public virtual GpuMemory {
       return false;
     }
     if (attributes.type != cudaMemoryTypeDevice || attributes.device != device) return false;
-    const auto ask = driver<decltype(cuPointerGetAttribute)>("cuPointerGetAttribute");
+    static const auto ask = driver<decltype(cuPointerGetAttribute)>("cuPointerGetAttribute");
     return ask != nullptr &&
            ask(&suits_ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, reinterpret_cast<CUdeviceptr>(memory)) ==
                CUDA_SUCCESS &&
