@@ -23,66 +23,67 @@ tuttiStream_t stream_of(ncclComm_t comm, cudaStream_t stream) {
   return reinterpret_cast<tuttiStream_t>(stream);
 }
 
+// CTAs, clusters and profilers' tags are hints about what Tutti does not have, and are ignored; what a program relies
+// on and Tutti cannot do is refused.
+ncclResult_t check(const ncclCollConfig_t* config) {
+  if (config == nullptr) return tuttiSuccess;
+  if (config->magic != NCCL_ABI_MAGIC || config->size < sizeof *config)
+    return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_COLLCONFIG_INITIALIZER");
+  if (config->algSelection != nullptr && *config->algSelection != 0 && config->forceAlgSelection != 0)
+    return refused(
+        tuttiInvalidUsage,
+        "algSelection=\"%s\" cannot be chosen for a single operation: set forceAlgSelection to 0, or choose an "
+        "algorithm for all of them with TUTTI_ALGO",
+        config->algSelection);
+  if (config->launchCompletionEvent != nullptr)
+    return refused(tuttiInvalidUsage,
+                   "launchCompletionEvent is not supported: record an event on the stream after the operation");
+  return tuttiSuccess;
+}
+
 }  // namespace
+
+// An operation, by Tutti's of that name: the arguments of that, and its own parameters except for the last two.
+#define TUTTI_NCCL_OPERATION(name, arguments, ...)                             \
+  ncclResult_t nccl##name(__VA_ARGS__, ncclComm_t comm, cudaStream_t stream) { \
+    return passed(tutti##name arguments);                                      \
+  }
+// The same, and the one with a configuration of its own (2.32).
+#define TUTTI_NCCL_CONFIGURED(name, arguments, ...)                                                                    \
+  TUTTI_NCCL_OPERATION(name, arguments, __VA_ARGS__)                                                                   \
+  ncclResult_t nccl##name##Config(__VA_ARGS__, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) { \
+    const ncclResult_t checked = check(config);                                                                        \
+    return checked == tuttiSuccess ? passed(tutti##name arguments) : fail_group(checked);                              \
+  }
 
 extern "C" {
 
-ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return passed(tuttiAllReduce(sendbuff, recvbuff, count, type_of(datatype), op_of(op), comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return passed(tuttiBroadcast(sendbuff, recvbuff, count, type_of(datatype), root, comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
-                       cudaStream_t stream) {
-  return passed(tuttiBcast(buff, count, type_of(datatype), root, comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                        int root, ncclComm_t comm, cudaStream_t stream) {
-  return passed(
-      tuttiReduce(sendbuff, recvbuff, count, type_of(datatype), op_of(op), root, comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return passed(tuttiAllGather(sendbuff, recvbuff, sendcount, type_of(datatype), comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return passed(
-      tuttiReduceScatter(sendbuff, recvbuff, recvcount, type_of(datatype), op_of(op), comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
-                          cudaStream_t stream) {
-  return passed(tuttiAlltoAll(sendbuff, recvbuff, count, type_of(datatype), comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                        ncclComm_t comm, cudaStream_t stream) {
-  return passed(tuttiGather(sendbuff, recvbuff, count, type_of(datatype), root, comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                         ncclComm_t comm, cudaStream_t stream) {
-  return passed(tuttiScatter(sendbuff, recvbuff, count, type_of(datatype), root, comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  return passed(tuttiSend(sendbuff, count, type_of(datatype), peer, comm, stream_of(comm, stream)));
-}
-
-ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  return passed(tuttiRecv(recvbuff, count, type_of(datatype), peer, comm, stream_of(comm, stream)));
-}
+TUTTI_NCCL_CONFIGURED(AllReduce,
+                      (sendbuff, recvbuff, count, type_of(datatype), op_of(op), comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op)
+TUTTI_NCCL_CONFIGURED(Broadcast, (sendbuff, recvbuff, count, type_of(datatype), root, comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root)
+TUTTI_NCCL_OPERATION(Bcast, (buff, count, type_of(datatype), root, comm, stream_of(comm, stream)), void* buff,
+                     size_t count, ncclDataType_t datatype, int root)
+TUTTI_NCCL_CONFIGURED(Reduce,
+                      (sendbuff, recvbuff, count, type_of(datatype), op_of(op), root, comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
+                      int root)
+TUTTI_NCCL_CONFIGURED(AllGather, (sendbuff, recvbuff, sendcount, type_of(datatype), comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype)
+TUTTI_NCCL_CONFIGURED(ReduceScatter,
+                      (sendbuff, recvbuff, recvcount, type_of(datatype), op_of(op), comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op)
+TUTTI_NCCL_CONFIGURED(AlltoAll, (sendbuff, recvbuff, count, type_of(datatype), comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype)
+TUTTI_NCCL_CONFIGURED(Gather, (sendbuff, recvbuff, count, type_of(datatype), root, comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root)
+TUTTI_NCCL_CONFIGURED(Scatter, (sendbuff, recvbuff, count, type_of(datatype), root, comm, stream_of(comm, stream)),
+                      const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root)
+TUTTI_NCCL_OPERATION(Send, (sendbuff, count, type_of(datatype), peer, comm, stream_of(comm, stream)),
+                     const void* sendbuff, size_t count, ncclDataType_t datatype, int peer)
+TUTTI_NCCL_OPERATION(Recv, (recvbuff, count, type_of(datatype), peer, comm, stream_of(comm, stream)), void* recvbuff,
+                     size_t count, ncclDataType_t datatype, int peer)
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
@@ -117,6 +118,16 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo) {
   const tuttiResult_t result = tuttiGroupSimulateEnd(&info);
   if (result == tuttiSuccess) simInfo->estimatedTime = info.estimatedTime;
   return group_ends(result);
+}
+
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
+  constexpr int kPlaintext = 0;
+  if (config == nullptr || config->magic != NCCL_ABI_MAGIC || config->size < sizeof *config)
+    return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+  if (config->mode == kPlaintext) return tuttiSuccess;
+  return unsupported("ncclSetEncryption with a key",
+                     "Tutti does not encrypt with a program's key: set TUTTI_ENCRYPT=1 on all ranks, which encrypts "
+                     "with keys made from the unique id's");
 }
 
 }  // extern "C"
