@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "plan/planner.h"
 
 namespace tutti::cuda {
 namespace {
 
-constexpr uint64_t kWordBytes = 128;  // each word has its own cache line
-constexpr int kWordsPerEnd = 2;       // the other end's count, and this end's own
+constexpr uint64_t kWordBytes = 128;            // each word has its own cache line
+constexpr uint64_t kEndBytes = 2 * kWordBytes;  // the other end's count, and this end's own
 
 // Tables for the device, one after another. add() returns where a table begins.
 class Tables {
@@ -27,78 +28,66 @@ class Tables {
   std::string bytes_;
 };
 
-using LinkName = std::tuple<int, int, uint32_t>;  // from, to, channel
-
-// A link's number among the ends of its receiver and of its sender.
-struct LinkPlace {
-  uint64_t at_receiver = 0, at_sender = 0;
+struct LinkName {
+  int from = 0, to = 0;
+  uint32_t channel = 0;
+  auto operator<=>(const LinkName&) const = default;
 };
 
-// How many ends a rank has. Receiving ones, which have slots, come first.
-struct RankEnds {
-  uint64_t n_recvs = 0, n_sends = 0;
-};
-
-// Every link that some step sends on.
-class Links {
+// Where every link that some step sends on is in its ranks' memory. Words come first, so that slots of any size leave
+// them aligned. Each side waits on memory of its own device: the receiver for `head`, the sender for `tail`.
+class LinkLayout {
  public:
-  explicit Links(const std::vector<Schedules>& kinds) : ends_(kinds[0].size()) {
+  LinkLayout(const std::vector<Schedules>& kinds, const ProgramShape& shape) : shape_(shape), bytes_(kinds[0].size()) {
     for (const Schedules& schedules : kinds)
       for (const Schedule& schedule : schedules) add(schedule);
-    for (auto& [name, place] : places_) place.at_receiver = ends_[at(std::get<1>(name))].n_recvs++;
-    for (auto& [name, place] : places_) {
-      RankEnds& ends = ends_[at(std::get<0>(name))];
-      place.at_sender = ends.n_recvs + ends.n_sends++;
+    for (auto& [link, place] : places_) {
+      place.at_receiver = take(link.to, kEndBytes);
+      place.at_sender = take(link.from, kEndBytes);
+    }
+    for (auto& [link, place] : places_) place.slots = take(link.to, slots_bytes());
+    for (size_t r = 0; r < bytes_.size(); r++) {
+      uint64_t most = 0;
+      for (const Schedules& schedules : kinds) most = std::max<uint64_t>(most, schedules[r].n_scratch);
+      scratch_.push_back(take(static_cast<int>(r), most * shape_.slot_bytes));
     }
   }
-  const LinkPlace& place(const LinkName& name) const { return places_.at(name); }
-  const RankEnds& ends(int rank) const { return ends_[at(rank)]; }
+  uint32_t n_stripes() const { return shape_.n_stripes; }
+  uint64_t bytes(int rank) const { return bytes_[static_cast<size_t>(rank)]; }
+  uint64_t scratch(int rank) const { return scratch_[static_cast<size_t>(rank)]; }
+
+  // `memory`: of all ranks.
+  LinkEnd end(const LinkName& link, uint64_t stripe, bool sends, const std::vector<void*>& memory) const {
+    const Place& place = places_.at(link);
+    char* const to = static_cast<char*>(memory[static_cast<size_t>(link.to)]);
+    char* const receiver = to + place.at_receiver + stripe * kEndBytes;
+    char* const sender =
+        static_cast<char*>(memory[static_cast<size_t>(link.from)]) + place.at_sender + stripe * kEndBytes;
+    const auto word = [](char* at) { return reinterpret_cast<uint32_t*>(at); };
+    return {to + place.slots + stripe * slots_bytes(), word(receiver), word(sender),
+            word((sends ? sender : receiver) + kWordBytes)};
+  }
 
  private:
-  static size_t at(int rank) { return static_cast<size_t>(rank); }
+  // Offsets: of the words of its two ends, and of its slots at the receiver.
+  struct Place {
+    uint64_t at_receiver = 0, at_sender = 0, slots = 0;
+  };
+
+  uint64_t slots_bytes() const { return static_cast<uint64_t>(shape_.n_slots) * shape_.slot_bytes; }
+  uint64_t take(int rank, uint64_t stripe_bytes) {
+    uint64_t& bytes = bytes_[static_cast<size_t>(rank)];
+    return std::exchange(bytes, bytes + shape_.n_stripes * stripe_bytes);
+  }
   void add(const Schedule& schedule) {
     for (const Lane& lane : schedule.lanes)
       for (const Step& step : lane.steps.patterns())
         if (step.send >= 0) places_[{schedule.rank, step.send, lane.channel}] = {};
   }
 
-  std::map<LinkName, LinkPlace> places_;
-  std::vector<RankEnds> ends_;
-};
-
-// A rank's part of the links, in memory of its device: words of all its ends, slots of the receiving ones, scratch.
-struct RankMemory {
-  char* base = nullptr;
-  RankEnds ends;
-  ProgramShape shape;
-  uint64_t n_scratch = 0;
-
-  uint64_t slots_bytes() const { return static_cast<uint64_t>(shape.n_slots) * shape.slot_bytes; }
-  uint64_t slots_at() const { return (ends.n_recvs + ends.n_sends) * shape.n_stripes * kWordsPerEnd * kWordBytes; }
-  uint64_t scratch_at() const { return slots_at() + ends.n_recvs * shape.n_stripes * slots_bytes(); }
-  uint64_t bytes() const { return scratch_at() + n_scratch * shape.n_stripes * shape.slot_bytes; }
-  uint32_t* word(uint64_t end, uint64_t stripe, uint64_t which) const {
-    return reinterpret_cast<uint32_t*>(base + ((end * shape.n_stripes + stripe) * kWordsPerEnd + which) * kWordBytes);
-  }
-  char* slots(uint64_t end, uint64_t stripe) const {
-    return base + slots_at() + (end * shape.n_stripes + stripe) * slots_bytes();
-  }
-};
-
-// Where all links' memory is, by rank. Each side waits on memory of its own device: the receiver for `head`, the sender
-// for `tail`.
-struct LinkMemory {
-  const Links& links;
-  std::vector<RankMemory> ranks;
-
-  LinkEnd end(const LinkName& name, uint64_t stripe, bool sends) const {
-    const LinkPlace& place = links.place(name);
-    const RankMemory& sender = ranks[static_cast<size_t>(std::get<0>(name))];
-    const RankMemory& receiver = ranks[static_cast<size_t>(std::get<1>(name))];
-    return {receiver.slots(place.at_receiver, stripe), receiver.word(place.at_receiver, stripe, 0),
-            sender.word(place.at_sender, stripe, 0),
-            sends ? sender.word(place.at_sender, stripe, 1) : receiver.word(place.at_receiver, stripe, 1)};
-  }
+  const ProgramShape shape_;
+  std::map<LinkName, Place> places_;
+  std::vector<uint64_t> bytes_, scratch_;  // by rank: the size of its memory, and where scratch begins there
 };
 
 // One rank's schedule, translated into tables.
@@ -112,18 +101,17 @@ class Translation {
     lanes_.resize(n_lanes);
   }
 
-  // The program. `base`: where the tables will be.
-  Program write(Tables& tables, const LinkMemory& memory, const char* base) const {
-    const RankMemory& mine = memory.ranks[static_cast<size_t>(schedule_.rank)];
+  // The program. `memory`: of all ranks; `base`: where the tables will be.
+  Program write(Tables& tables, const LinkLayout& layout, const std::vector<void*>& memory, const char* base) const {
     std::vector<LinkEnd> ends;
-    for (uint64_t stripe = 0; stripe < mine.shape.n_stripes; stripe++)
-      for (const auto& [link, sends] : ends_) ends.push_back(memory.end(link, stripe, sends));
+    for (uint64_t stripe = 0; stripe < layout.n_stripes(); stripe++)
+      for (const auto& [link, sends] : ends_) ends.push_back(layout.end(link, stripe, sends, memory));
     Program program;
     program.lanes = reinterpret_cast<const ProgramLane*>(base + tables.add(lanes_));
     program.steps = reinterpret_cast<const ProgramStep*>(base + tables.add(steps_));
     program.recvs = reinterpret_cast<const int32_t*>(base + tables.add(recvs_));
     program.ends = reinterpret_cast<const LinkEnd*>(base + tables.add(ends));
-    program.scratch = mine.base + mine.scratch_at();
+    program.scratch = static_cast<char*>(memory[static_cast<size_t>(schedule_.rank)]) + layout.scratch(schedule_.rank);
     program.n_ends = static_cast<uint32_t>(ends_.size());
     program.n_scratch = schedule_.n_scratch;
     return program;
@@ -173,13 +161,6 @@ size_t most_lanes(const Schedules& schedules) {
   return most;
 }
 
-RankMemory memory_of(size_t rank, const std::vector<Schedules>& kinds, const Links& links, const ProgramShape& shape) {
-  RankMemory memory{nullptr, links.ends(static_cast<int>(rank)), shape};
-  for (const Schedules& schedules : kinds)
-    memory.n_scratch = std::max<uint64_t>(memory.n_scratch, schedules[rank].n_scratch);
-  return memory;
-}
-
 constexpr Collective kInterpreted[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
                                        Collective::kBroadcast, Collective::kReduce};
 
@@ -216,17 +197,12 @@ SpreadPrograms::~SpreadPrograms() {
 }
 
 size_t SpreadPrograms::bytes(int rank) const {
-  return memory_of(static_cast<size_t>(rank), kinds_, Links(kinds_), shape_).bytes();
+  return LinkLayout(kinds_, shape_).bytes(rank);
 }
 
 // Tables are written twice, first to learn their size, because they contain each other's addresses.
 Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory, int n) {
-  const Links links(kinds_);
-  LinkMemory places{links, {}};
-  for (size_t r = 0; r < memory.size(); r++) {
-    places.ranks.push_back(memory_of(r, kinds_, links, shape_));
-    places.ranks.back().base = static_cast<char*>(memory[r]);
-  }
+  const LinkLayout layout(kinds_, shape_);
   for (const Schedules& schedules : kinds_) {
     ProgramCall& call = calls_.emplace_back();
     call.n_ranks = static_cast<uint32_t>(n);
@@ -241,7 +217,7 @@ Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory, in
       std::vector<Program> programs;
       for (int r = rank; r < rank + n; r++) {
         const Translation translation(kinds_[k][static_cast<size_t>(r)], calls_[k].n_lanes);
-        programs.push_back(translation.write(tables, places, base));
+        programs.push_back(translation.write(tables, layout, memory, base));
       }
       calls_[k].programs = reinterpret_cast<const Program*>(base + tables.add(programs));
     }
