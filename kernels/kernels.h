@@ -23,7 +23,8 @@ inline constexpr int kMaxDestinations = 4;
 // beyond the 8-bit floats' range saturate, and NaN becomes each type's one NaN (kernels/cpu/convert.h). Min and max
 // give NaN if any source is NaN; of -0 and +0 the later one. Integers wrap. All tables give the same bits, except for
 // which NaN a float or double result is. kAvg: the sum, divided by `divisor` if that is not 0 (integers truncate
-// towards zero). With divisor 0 it is a partial sum. n_src == 1 only divides, or copies all bits as they are.
+// towards zero). With divisor 0 it is a partial sum. n_src == 1 only divides, or copies all bits as they are and skips
+// a destination that is the source.
 struct ReduceArgs {
   const void* const* src = nullptr;
   void* dst[kMaxDestinations];
@@ -35,16 +36,6 @@ struct ReduceArgs {
   int n_stream = 0;
 };
 using ReduceKernel = void (*)(const ReduceArgs&);
-
-// Copies from src to dst[0..n_dst). A destination that equals src is skipped; otherwise they must not overlap.
-struct CopyArgs {
-  const void* src;
-  void* dst[kMaxDestinations];
-  int n_dst = 0;
-  size_t bytes = 0;
-  int n_stream = 0;
-};
-using CopyKernel = void (*)(const CopyArgs&);
 
 // Floats as blocks of a scale (a float) and then one byte per element: a code times the scale is the value. A block's
 // largest magnitude, A, becomes the largest code: 127 (int8), with errors of at most A / 254, or 448 (f8e4m3), of at
@@ -61,7 +52,6 @@ using ConvertKernel = void (*)(const void* from, size_t elems, void* to);
 
 struct KernelTable {
   const char* isa;  // "scalar", "avx2", "avx512", "avx512_bf16", "neon"
-  CopyKernel copy;
   ReduceKernel reduce[kRedOps][kDataTypes];
   QuantiseKernel quantise[2];  // int8, f8e4m3
   DequantiseKernel dequantise[2];

@@ -16,47 +16,30 @@ Stored element(const void* base, size_t i) {
   return out;
 }
 
+void copy(const ReduceArgs& args, size_t bytes) {
+  for (int d = 0; d < args.n_dst; ++d)
+    if (args.dst[d] != args.src[0] && bytes != 0) std::memcpy(args.dst[d], args.src[0], bytes);
+}
+
 template <class T, RedOp op>
 void reduce(const ReduceArgs& args) {
   using Stored = typename T::Stored;
   const bool divides = op == RedOp::kAvg && args.divisor != 0;
-  const bool copies = args.n_src == 1 && !divides;  // keeps all bits, NaNs too
+  if (args.n_src == 1 && !divides) return copy(args, args.elems * sizeof(Stored));  // keeps all bits, NaNs too
   for (size_t i = 0; i < args.elems; ++i) {
-    Stored result = element<Stored>(args.src[0], i);
-    if (!copies) {
-      auto value = T::load(result);
-      for (int s = 1; s < args.n_src; ++s) value = combine<T>(op, value, T::load(element<Stored>(args.src[s], i)));
-      if (divides) value = T::divide(value, args.divisor);
-      result = T::store(value);
-    }
+    auto value = T::load(element<Stored>(args.src[0], i));
+    for (int s = 1; s < args.n_src; ++s) value = combine<T>(op, value, T::load(element<Stored>(args.src[s], i)));
+    const Stored result = T::store(divides ? T::divide(value, args.divisor) : value);
     for (int d = 0; d < args.n_dst; ++d)
       std::memcpy(static_cast<char*>(args.dst[d]) + i * sizeof result, &result, sizeof result);
   }
 }
 
-void copy(const CopyArgs& args) {
-  for (int d = 0; d < args.n_dst; ++d) {
-    if (args.dst[d] != args.src && args.bytes != 0) std::memcpy(args.dst[d], args.src, args.bytes);
-  }
-}
-
-template <class T>
-void widen(const void* from, size_t elems, void* to) {
-  typename T::Stored code;
+template <class From, class To, To (*convert_one)(From)>
+void convert(const void* from, size_t elems, void* to) {
   for (size_t i = 0; i < elems; i++) {
-    memcpy(&code, static_cast<const char*>(from) + i * sizeof code, sizeof code);
-    const float value = T::load(code);
+    const To value = convert_one(element<From>(from, i));
     memcpy(static_cast<char*>(to) + i * sizeof value, &value, sizeof value);
-  }
-}
-
-template <class T>
-void narrow(const void* from, size_t elems, void* to) {
-  float value;
-  for (size_t i = 0; i < elems; i++) {
-    memcpy(&value, static_cast<const char*>(from) + i * sizeof value, sizeof value);
-    const typename T::Stored code = T::store(value);
-    memcpy(static_cast<char*>(to) + i * sizeof code, &code, sizeof code);
   }
 }
 
@@ -64,8 +47,8 @@ template <class T, int kType, size_t... kOps>
 void fill_type(KernelTable& table, std::index_sequence<kOps...>) {
   ((table.reduce[kOps][kType] = reduce<T, static_cast<RedOp>(kOps)>), ...);
   if constexpr (is_small_float(static_cast<DataType>(kType))) {
-    table.widen[kType] = widen<T>;
-    table.narrow[kType] = narrow<T>;
+    table.widen[kType] = convert<typename T::Stored, float, T::load>;
+    table.narrow[kType] = convert<float, typename T::Stored, T::store>;
   }
 }
 
@@ -78,7 +61,6 @@ void fill_types(KernelTable& table, std::index_sequence<kType...>) {
 
 void fill_scalar(KernelTable& table) {
   table.isa = "scalar";
-  table.copy = copy;
   fill_quantise(table);
   fill_types(table, std::make_index_sequence<kDataTypes>());
 }

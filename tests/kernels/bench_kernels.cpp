@@ -46,7 +46,6 @@ struct Variant {
 
   void run(const Buffers& buffers, size_t bytes) const {
     char* const* const dst = buffers.all + Buffers::kSources;
-    if (n_src == 1) return table->copy({buffers.all[0], {dst[0], dst[1]}, n_dst, bytes, stream ? n_dst : 0});
     ReduceArgs args{};
     const void* src[Buffers::kSources];
     std::copy_n(buffers.all, Buffers::kSources, src);
@@ -55,7 +54,7 @@ struct Variant {
     args.n_src = n_src;
     args.n_dst = n_dst;
     args.elems = bytes / dtype_bytes(type);
-    args.divisor = 3;
+    args.divisor = n_src == 1 ? 0 : 3;
     args.n_stream = stream ? n_dst : 0;
     table->reduce[static_cast<int>(op)][static_cast<int>(type)](args);
   }

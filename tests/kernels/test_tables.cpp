@@ -267,7 +267,9 @@ TEST_CASE("copies, also to two places and in place") {
         Block from(bytes, misalign), first(bytes, 2 * misalign), second(bytes, n_stream == 2 ? misalign : misalign + 1);
         if (bytes) std::memcpy(from.data(), content.data(), bytes);
         Block& target = in_place ? from : first;
-        table->copy({from.data(), {target.data(), second.data()}, two ? 2 : 1, bytes, n_stream});
+        const void* const src[] = {from.data()};
+        const ReduceArgs args{src, {target.data(), second.data()}, 1, two ? 2 : 1, bytes, 0, n_stream};
+        table->reduce[static_cast<int>(RedOp::kSum)][static_cast<int>(DataType::kUint8)](args);
         wrong += !equal(from.data()) || !equal(target.data()) || (two && !equal(second.data()));
         wrong += !from.guards_intact() || !first.guards_intact() || !second.guards_intact();
       }
