@@ -8,23 +8,11 @@
 namespace tutti::cuda {
 namespace {
 
-// A block of one thread.
-class Alone {
- public:
-  explicit Alone(BlockRoom* room) : room_(room) {}
-  uint32_t thread() const { return 0; }
-  uint32_t size() const { return 1; }
-  void sync() const {}
-  BlockRoom& room() const { return *room_; }
-
- private:
-  BlockRoom* room_;
-};
-
 template <int kType>
 void run_block(const ProgramCall& call, uint32_t block) {
   BlockRoom room;
-  LaneRun<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), Alone>(call, block, Alone(&room)).run();
+  LaneRun<ElementOf<kType>, job_unroll(static_cast<DataType>(kType))>(call, {block, blocks_of(call), 0, 1}, &room)
+      .run();
 }
 
 using RunBlock = void (*)(const ProgramCall&, uint32_t);

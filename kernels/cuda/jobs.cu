@@ -5,10 +5,6 @@
 namespace tutti::cuda {
 namespace jobs {  // not unnamed: kernels' names must not depend on where the tree is
 
-__device__ Place here() {
-  return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
-}
-
 template <int kType, DataType kDtype = static_cast<DataType>(kType)>
 __global__ void __launch_bounds__(kJobThreads, job_blocks(kDtype)) reduce(const __grid_constant__ JobList list) {
   run_jobs<ElementOf<kType>, job_unroll(kDtype), false>(list, here());

@@ -14,10 +14,6 @@ __device__ uint32_t begin_epoch(const LineCall& call) {
   return epoch;
 }
 
-__device__ Place here() {
-  return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
-}
-
 template <int kType>
 __global__ void __launch_bounds__(kLineThreads, 2) sum_in_one_hop(const __grid_constant__ LineCall call) {
   const LineRun<ElementOf<kType>> run(call, begin_epoch(call), here());

@@ -6,22 +6,10 @@
 namespace tutti::cuda {
 namespace program {  // not unnamed: kernels' names must not depend on where the tree is
 
-class Block {
- public:
-  __device__ explicit Block(BlockRoom* room) : room_(room) {}
-  __device__ uint32_t thread() const { return threadIdx.x; }
-  __device__ uint32_t size() const { return blockDim.x; }
-  __device__ void sync() const { __syncthreads(); }
-  __device__ BlockRoom& room() const { return *room_; }
-
- private:
-  BlockRoom* room_;
-};
-
 template <int kType>
 __global__ void __launch_bounds__(kProgramThreads, 2) interpret(const __grid_constant__ ProgramCall call) {
   __shared__ BlockRoom room;
-  LaneRun<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), Block>(call, blockIdx.x, Block(&room)).run();
+  LaneRun<ElementOf<kType>, job_unroll(static_cast<DataType>(kType))>(call, here(), &room).run();
 }
 
 }  // namespace program

@@ -17,6 +17,11 @@ struct alignas(16) Pack {
 struct Place {
   uint32_t block, n_blocks, thread, n_threads;
 };
+#if defined(__CUDACC__)
+__device__ inline Place here() {
+  return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
+}
+#endif
 
 template <class Stored>
 __host__ __device__ Stored read_element(const char* from) {

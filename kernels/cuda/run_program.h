@@ -1,5 +1,5 @@
-// The interpreter of schedules: what one block does for a stripe of a lane, the same template on GPU and CPU. A Team is
-// the block's threads: thread(), size(), sync(), and the room() that they share.
+// The interpreter of schedules: what one block does for a stripe of a lane, the same template on the GPU and on a CPU,
+// where a block is one thread.
 #pragma once
 
 #if !defined(__CUDACC__)
@@ -35,6 +35,13 @@ __host__ __device__ inline void pause_thread() {
 #endif
 }
 
+// Afterwards all of the block's threads see what each has written.
+__host__ __device__ inline void sync_block() {
+#if defined(__CUDA_ARCH__)
+  __syncthreads();
+#endif
+}
+
 // What a block's threads share.
 struct BlockRoom {
   const void* src[kMaxProgramSources];
@@ -42,18 +49,19 @@ struct BlockRoom {
   uint32_t failed;
 };
 
-template <class T, int kUnroll, class Team>
+template <class T, int kUnroll>
 class LaneRun {
  public:
   static constexpr uint64_t kElemBytes = sizeof(typename T::Stored);
 
-  __host__ __device__ LaneRun(const ProgramCall& call, uint32_t block, Team team)
+  __host__ __device__ LaneRun(const ProgramCall& call, Place place, BlockRoom* room)
       : call_(call),
-        team_(team),
-        rank_(block / (call.n_lanes * call.n_stripes)),
-        stripe_(block % call.n_stripes),
+        place_(place),
+        room_(*room),
+        rank_(place.block / (call.n_lanes * call.n_stripes)),
+        stripe_(place.block % call.n_stripes),
         program_(call.programs[rank_]),
-        lane_(program_.lanes[block / call.n_stripes % call.n_lanes]),
+        lane_(program_.lanes[place.block / call.n_stripes % call.n_lanes]),
         slot_elems_(call.slot_bytes / kElemBytes) {
     const uint64_t line = kLineBytes / kElemBytes;
     stripe_elems_ = round_up((call.block_elems + call.n_stripes - 1) / call.n_stripes, line);
@@ -67,7 +75,7 @@ class LaneRun {
   }
 
   __host__ __device__ void run() {
-    if (team_.thread() == 0) team_.room().failed = 0;
+    if (place_.thread == 0) room_.failed = 0;
     for (uint64_t round = 0; round < rounds_; round++)
       for (uint32_t s = 0; s < lane_.n_steps; s++)
         if (!step(program_.steps[lane_.first_step + s], round)) return;
@@ -110,17 +118,16 @@ class LaneRun {
       const LinkEnd& to = end(step.send);
       if (!wait([&] { return *to.done - load_acquire(to.tail) < call_.n_slots; })) return false;
     }
-    BlockRoom& room = team_.room();
     int n = 0;
-    if (step.before.buffer != 0) room.src[n++] = address(step.before, begin);
+    if (step.before.buffer != 0) room_.src[n++] = address(step.before, begin);
     for (int i = 0; i <= step.n_recv; i++) {
       if (static_cast<uint32_t>(i) == step.local_place && step.local.buffer != 0)
-        room.src[n++] = address(step.local, begin);
-      if (i < step.n_recv) room.src[n++] = slot(recv_end(step, i));
+        room_.src[n++] = address(step.local, begin);
+      if (i < step.n_recv) room_.src[n++] = slot(recv_end(step, i));
     }
     n = 0;
-    if (step.store.buffer != 0) room.dst[n++] = address(step.store, begin);
-    if (step.send >= 0) room.dst[n++] = slot(end(step.send));
+    if (step.store.buffer != 0) room_.dst[n++] = address(step.store, begin);
+    if (step.send >= 0) room_.dst[n++] = slot(end(step.send));
     return true;
   }
 
@@ -137,22 +144,21 @@ class LaneRun {
   __host__ __device__ bool step(const ProgramStep& step, uint64_t round) {
     const uint64_t begin = (round * call_.n_chunks + step.size.chunk) * chunk_elems_;
     const uint64_t elems = begin >= my_elems_ ? 0 : min(chunk_elems_, my_elems_ - begin);
-    if (team_.thread() == 0 && !prepare(step, begin)) team_.room().failed = 1;
-    team_.sync();
-    if (team_.room().failed) return false;
+    if (place_.thread == 0 && !prepare(step, begin)) room_.failed = 1;
+    sync_block();
+    if (room_.failed) return false;
     compute(step, elems);
-    team_.sync();
-    if (team_.thread() == 0) finish(step);
+    sync_block();
+    if (place_.thread == 0) finish(step);
     return true;
   }
 
   __host__ __device__ void compute(const ProgramStep& step, uint64_t elems) const {
-    const BlockRoom& room = team_.room();
     const int n_src = (step.before.buffer != 0) + (step.local.buffer != 0) + step.n_recv;
     const int n_dst = (step.store.buffer != 0) + (step.send >= 0);
     if (n_src == 0 || n_dst == 0 || elems == 0) return;
     const uint32_t divisor = step.completes ? call_.divisor : 0;
-    const JobView job{room.src, room.dst, n_src, n_dst, elems, divisor, call_.op, nullptr, kUnroll};
+    const JobView job{room_.src, room_.dst, n_src, n_dst, elems, divisor, call_.op, nullptr, kUnroll};
     if (n_src == 1 && divisor == 0) return run_tiles<true>(job);
     run_tiles<false>(job);
   }
@@ -160,8 +166,8 @@ class LaneRun {
   template <bool kCopies>
   __host__ __device__ void run_tiles(const JobView& job) const {
     const JobRun<T, kUnroll, kCopies> run(job);
-    const uint64_t tile_elems = static_cast<uint64_t>(kUnroll) * team_.size() * 16 / kElemBytes;
-    for (uint64_t t = 0; t * tile_elems < job.elems; t++) run.tile(t, team_.thread(), team_.size());
+    const uint64_t tile_elems = static_cast<uint64_t>(kUnroll) * place_.n_threads * 16 / kElemBytes;
+    for (uint64_t t = 0; t * tile_elems < job.elems; t++) run.tile(t, place_.thread, place_.n_threads);
   }
 
   // After all threads have finished: what they wrote is visible to a peer that sees the count (the block's barrier
@@ -177,7 +183,8 @@ class LaneRun {
   }
 
   const ProgramCall& call_;
-  Team team_;
+  const Place place_;
+  BlockRoom& room_;
   const uint32_t rank_, stripe_;
   const Program& program_;
   const ProgramLane lane_;
