@@ -64,8 +64,5 @@ static_assert(sizeof(SpanCall) <= 4096 && sizeof(FactorCall) <= 4096, "the argum
 // How many blocks of kGradientThreads there is work for.
 uint64_t tiles_of(const SpanCall& call);
 uint64_t tiles_of(const FactorCall& call);
-// The CPU's twins of a launch.
-void run_spans_on_host(const SpanCall& call, uint32_t n_blocks);
-void run_factors_on_host(const FactorCall& call, uint32_t n_blocks);
 
 }  // namespace tutti::cuda

@@ -56,8 +56,6 @@ void finish_list(JobList& list, int multiprocessors);
 inline uint32_t tiles_of(const JobList& list) {
   return list.n_jobs == 0 ? 0 : list.jobs[list.n_jobs - 1].end_tile;
 }
-// The CPU's twin of a launch: every thread of the grid, one after another.
-void run_jobs_on_host(const JobList& list);
 
 static_assert(sizeof(JobList) <= 4096, "the argument of a kernel");
 

@@ -71,7 +71,4 @@ constexpr uint32_t line_threads(const LineCall& call) {
   return call.n_hops == 1 ? kLineThreads : kTwoHopThreads;
 }
 
-// The CPU's twin of a launch. It waits for the other ranks' launches, so these run on other threads.
-void run_lines_on_host(const LineCall& call);
-
 }  // namespace tutti::cuda

@@ -68,7 +68,4 @@ constexpr uint32_t blocks_of(const ProgramCall& call) {
   return call.n_ranks * call.n_lanes * call.n_stripes;
 }
 
-// The CPU's twin of a launch: every block is a thread.
-void run_program_on_host(const ProgramCall& call);
-
 }  // namespace tutti::cuda

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cuda/programs.h"
+#include "twins.h"
 
 namespace tutti_test {
 

@@ -1,6 +1,6 @@
 // A CUDA runtime on host memory: devices, streams that are threads, events, graphs, memory that other processes can
-// map. Kernels are their CPU twins, or the GPU kernels' PTX (ptx/). It is stricter than the real runtime where mistakes
-// would go unnoticed, and it can inject failures.
+// map. Kernels are their CPU twins (twins.h), or the GPU kernels' PTX (ptx/). It is stricter than the real runtime
+// where mistakes would go unnoticed, and it can inject failures.
 #pragma once
 
 #include <array>

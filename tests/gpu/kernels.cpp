@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../cuda/twins.h"
 #include "base/result.h"
 #include "cuda/port.h"
 #include "kernels/cuda/jobs.h"

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "../fake.h"
+#include "../twins.h"
 #include "catch.h"
 #include "cuda/programs.h"
 #include "launch.h"

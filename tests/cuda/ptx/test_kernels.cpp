@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../fake.h"
+#include "../twins.h"
 #include "catch.h"
 #include "cuda/programs.h"
 #include "kernels/kernels.h"

@@ -1,27 +1,9 @@
-// The CPU's twin of jobs.cu.
-#include <utility>
-
-#include "kernels/cuda/run_jobs.h"
+// How launches are cut into tiles.
+#include "kernels/cuda/jobs.h"
+#include "kernels/cuda/run_gradients.h"
 
 namespace tutti::cuda {
 namespace {
-
-template <class T, int kUnroll, bool kCopies>
-void run_threads(const JobList& list) {
-  const uint32_t n_blocks = tiles_of(list);
-  for (uint32_t block = 0; block < n_blocks; block++)
-    for (uint32_t thread = 0; thread < kJobThreads; thread++)
-      run_jobs<T, kUnroll, kCopies>(list, {block, n_blocks, thread, kJobThreads});
-}
-
-using Kernel = void (*)(const JobList&);
-
-template <size_t... kType>
-Kernel find_kernel(DataType dtype, std::index_sequence<kType...>) {
-  static constexpr Kernel kKernels[] = {
-      run_threads<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), false>...};
-  return kKernels[static_cast<int>(dtype)];
-}
 
 // Cuts the list into tiles of `turns` packs for each thread.
 void cut(JobList& list, int turns) {
@@ -49,9 +31,16 @@ void finish_list(JobList& list, int multiprocessors) {
   if (tiles_of(list) < static_cast<uint32_t>(blocks)) cut(list, 1);
 }
 
-void run_jobs_on_host(const JobList& list) {
-  if (list.only_bytes) return run_threads<Plain<uint8_t>, kCopyUnroll, true>(list);
-  find_kernel(list.dtype, std::make_index_sequence<kDataTypes>())(list);
+uint64_t tiles_of(const SpanCall& call) {
+  uint64_t tiles = 0;
+  for (int i = 0; i < call.n_items; i++) tiles += span_tiles(call, call.items[i]);
+  return tiles;
+}
+
+uint64_t tiles_of(const FactorCall& call) {
+  uint64_t tiles = 0;
+  for (int i = 0; i < call.n_items; i++) tiles += factor_tiles(call.part, call.items[i]);
+  return tiles;
 }
 
 }  // namespace tutti::cuda
