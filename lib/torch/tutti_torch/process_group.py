@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -65,19 +65,26 @@ class TuttiProcessGroup(Reductions, Exchanges):
         named = os.environ.get("TUTTI_OP_TIMEOUT", "") if op_s == library.UNDEFINED_INT else ""
         self._message_limit = timedelta(seconds=int(named)) if named.isdigit() else timeout
 
-        def join(unique: bytes, device: int | None) -> Communicator:
+        def join(unique: bytes, device: int | None, *broken: Callable[[], BaseException | None]) -> Communicator:
             options = library.config(init_s, op_s, deterministic, device)
-            return Communicator(unique, rank, size, options, label)
+            return Communicator(unique, rank, size, options, label, *broken)
 
         communicator: Communicator
         own_store = store
         if waits:
             communicator = NoCommunicator("the group has no peers yet (enable_reconfigure=True): call _reconfigure")
         else:
-            meeting = Meeting(store, rank, size, functools.partial(_lost_of, list(global_ranks)), label)
+            meeting = Meeting(store, rank, functools.partial(_lost_of, list(global_ranks)), label)
             unique = meeting.exchange_id(timeout)
-            communicator = join(unique, None)
-            forget_id(store, rank)
+            try:
+                communicator = join(unique, None, meeting.broken)
+            except TuttiError as error:
+                if error.code != library.TIMEOUT:
+                    raise
+                sentence = f"{error}: all ranks must call init_process_group or new_group within its timeout"
+                raise TuttiError(sentence, error.code) from None
+            if rank == 0:
+                forget_id(store)
             # The prefix hides what an earlier group of the same name has left in the store.
             own_store = dist.PrefixStore(hashlib.sha256(unique).hexdigest()[:16], store)
         self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
