@@ -115,7 +115,8 @@ Span Traffic::flow_ended(int index) {
 
 void Traffic::take(int index, uint64_t bytes) {
   link(index).taken++;
-  moved_[static_cast<size_t>(network_.host_of(link(index).to))] += static_cast<double>(bytes);
+  const int receiver = link(index).to % n_first_;  // a link's receiver may be another rank that is like it
+  moved_[static_cast<size_t>(network_.host_of(receiver))] += static_cast<double>(bytes);
 }
 
 void Traffic::settle() {

@@ -314,6 +314,8 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
     cluster.hosts_per_rack = hosts_per_rack;
     cluster.ranks_per_host = 4;
     cluster.cpus.per_host = 0;
+    // What goes to other hosts counts as well for what has left a host's caches.
+    cluster.cpus.cache_bytes = 256 << 10, cluster.cpus.evicted_byte_ns = 1;
     return cluster;
   };
   for (const int hosts_per_rack : {2, 64})
