@@ -16,7 +16,7 @@ class Cpus {
   explicit Cpus(const Network& network) : network_(network), ranks_(static_cast<size_t>(network.n_ranks())) {
     const Cluster& cluster = network.cluster();
     const int here = cluster.cpus.are_shared ? network.n_ranks() : cluster.ranks_per_host;
-    const int n = cluster.cpus.per_host > 0 ? cluster.cpus.per_host : cluster.ranks_per_host;
+    const int n = cluster.cpus.per_host > 0 ? cluster.cpus.per_host : here;
     hosts_.resize(static_cast<size_t>(network.n_hosts()), {std::vector<Cpu>(static_cast<size_t>(n)), {}});
     for (size_t r = 0; r < ranks_.size(); r++) ranks_[r].cpu = static_cast<size_t>(static_cast<int>(r) % here % n);
   }

@@ -137,6 +137,9 @@ TEST_CASE("hosts that share CPUs are not alike") {
   // 8 ranks send and receive 14 times each.
   const double ns = outcome_of(cluster, 8, {.bytes = 8 << 10}, Algo::kRing).ns;
   CHECK(ns == about(8 * 14 * 2 * 1000 / 2, 0.05));
+  // If nothing says how many there are, all can work at once.
+  cluster.cpus.per_host = 0;
+  CHECK(outcome_of(cluster, 8, {.bytes = 8 << 10}, Algo::kRing).ns == about(14 * 2 * 1000, 0.05));
 }
 
 }  // namespace
