@@ -69,34 +69,6 @@ bool are_alike(std::span<const Schedule> schedules) {
 namespace checker {
 namespace {
 
-// ---- the lanes -----------------------------------------------------------------------------------------------------
-
-class AlikeLanes final : public LaneRuns {
- public:
-  using LaneRuns::LaneRuns;
-  Result<void> run() {
-    TUTTI_TRY(connect());
-    return run_lanes();
-  }
-
- private:
-  // Runs the step for all ranks that do the same, at once.
-  Result<void> perform(LaneRun& lane) override {
-    const Step step = *lane.at;
-    const StepLinks& links = links_of(lane);
-    if (links.recv >= 0) {
-      const Message message = pop(links.recv);
-      const uint32_t chunk = moves_.move_chunk(message.value.chunk, links.moved);
-      if (chunk != step.chunk || message.round != lane.round)
-        return wrong(format("the message is chunk %u of round %u", chunk, message.round));
-    }
-    if (links.send >= 0) push(links.send, {{.chunk = step.chunk}, lane.round, lane.at.index()});
-    return {};
-  }
-};
-
-// ---- the data ------------------------------------------------------------------------------------------------------
-
 // All ranks' schedules, reduced to this chunk.
 Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, const Symmetry& moves, uint32_t chunk) {
   std::vector<Schedule> single;
@@ -126,7 +98,7 @@ Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, cons
 
 Result<void> check_alike(std::span<const Schedule> schedules, const CheckOptions& options) {
   const Symmetry moves(schedules[0].alike, static_cast<int>(schedules.size()));
-  TUTTI_TRY(AlikeLanes(schedules, options, moves).run());
+  TUTTI_TRY(Simulation(schedules, options, moves, {}).run());
   for (uint32_t chunk = 0; chunk < schedules[0].n_chunks; chunk++) {
     if (!moves.is_first_chunk(chunk)) continue;
     TUTTI_TRY_ASSIGN(const std::vector<Schedule> single, of_chunk(schedules, moves, chunk));

@@ -45,9 +45,11 @@ Result<void> check(std::span<const Schedule> schedules, const CheckOptions& opti
 }
 
 Result<void> checker::check_each(std::span<const Schedule> schedules, const CheckOptions& options) {
-  TUTTI_TRY_ASSIGN(GoalTable table, goal_table(static_cast<int>(schedules.size()), options));
+  const int n_ranks = static_cast<int>(schedules.size());
+  TUTTI_TRY_ASSIGN(GoalTable table, goal_table(n_ranks, options));
   TUTTI_TRY(check_size(schedules, options, table));
-  return checker::Simulation(schedules, options, std::move(table)).run();
+  const Symmetry none({.period = n_ranks, .walk = {}}, n_ranks);
+  return Simulation(schedules, options, none, CheckMemory(schedules, options, std::move(table))).run();
 }
 
 }  // namespace tutti

@@ -27,7 +27,7 @@ Slice exposed_slice(const Schedule& schedule, const Step& step) {
 
 // ---- links ---------------------------------------------------------------------------------------------------------
 
-Result<void> LaneRuns::connect() {
+Result<void> Simulation::connect() {
   for (const Schedule& schedule : schedules_.first(static_cast<size_t>(moves_.period()))) {
     for (size_t l = 0; l < schedule.lanes.size(); l++) {
       const int id = static_cast<int>(lanes_.size());
@@ -38,7 +38,7 @@ Result<void> LaneRuns::connect() {
   return {};
 }
 
-Result<void> LaneRuns::connect_lane(LaneRun& lane) {
+Result<void> Simulation::connect_lane(LaneRun& lane) {
   const Steps& steps = lane.plan->steps;
   lane.links.reserve(steps.patterns().size());
   for (uint32_t pattern = 0; pattern < steps.patterns().size(); pattern++) {
@@ -54,7 +54,7 @@ Result<void> LaneRuns::connect_lane(LaneRun& lane) {
   return {};
 }
 
-Result<StepLinks> LaneRuns::attach(LaneRun& lane, const Step& step) {
+Result<StepLinks> Simulation::attach(LaneRun& lane, const Step& step) {
   StepLinks links;
   if (step.recv >= 0) links.moved = moves_.times(step.recv);
   TUTTI_TRY_ASSIGN(links.recv, attach(lane, step.recv, false));
@@ -68,7 +68,7 @@ Result<StepLinks> LaneRuns::attach(LaneRun& lane, const Step& step) {
 }
 
 // The link to `peer`, or the first ranks' link that is like the one from `peer`; no other lane may use the same end.
-Result<int> LaneRuns::attach(const LaneRun& lane, int peer, bool sends) {
+Result<int> Simulation::attach(const LaneRun& lane, int peer, bool sends) {
   if (peer < 0) return -1;
   if (peer >= static_cast<int>(schedules_.size()) || peer == lane.rank)
     return wrong(format("%d is not a peer of this rank", peer));
@@ -83,34 +83,32 @@ Result<int> LaneRuns::attach(const LaneRun& lane, int peer, bool sends) {
 
 // ---- execution -----------------------------------------------------------------------------------------------------
 
-Result<void> LaneRuns::run_lanes() {
-  for (const LaneRun& lane : lanes_) ready_.push_back(lane.id);
+Result<void> Simulation::run() {
+  TUTTI_TRY(connect());
+  for (LaneRun& lane : lanes_) {
+    ready_.push_back(lane.id);
+    if (!memory_) continue;
+    lane.clock = Clock(lanes_.size());
+    const Steps& steps = lane.plan->steps;
+    if (memory_->reduces()) lane.placeable = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
+  }
   while (!ready_.empty()) {
     LaneRun& lane = lanes_[static_cast<size_t>(ready_.back())];
     ready_.pop_back();
     lane.queued = false;
     TUTTI_TRY(run_lane(lane));
   }
-  return check_end();
+  TUTTI_TRY(check_end());
+  return memory_ ? memory_->check_outputs() : Result<void>();
 }
 
-void LaneRuns::wake(int lane) {
+void Simulation::wake(int lane) {
   if (lane < 0 || lanes_[static_cast<size_t>(lane)].queued) return;
   lanes_[static_cast<size_t>(lane)].queued = true;
   ready_.push_back(lane);
 }
 
-Message LaneRuns::pop(int link) {
-  wake(links_[link].sender);
-  return links_.pop(link);
-}
-
-void LaneRuns::push(int link, Message message) {
-  links_.push(link, std::move(message));
-  wake(links_[link].receiver);
-}
-
-Result<void> LaneRuns::run_lane(LaneRun& lane) {
+Result<void> Simulation::run_lane(LaneRun& lane) {
   while (!is_done(lane) && blocked_by(lane) == nullptr) {
     if (auto done = perform(lane); !done) return wrong(place(lane) + ": " + done.error().message);
     if (++lane.at != lane.plan->steps.end()) continue;
@@ -121,7 +119,7 @@ Result<void> LaneRuns::run_lane(LaneRun& lane) {
   return {};
 }
 
-const char* LaneRuns::blocked_by(const LaneRun& lane) const {
+const char* Simulation::blocked_by(const LaneRun& lane) const {
   const StepLinks& links = links_of(lane);
   const auto is_empty = [&](int link) { return link >= 0 && links_.is_empty(link); };
   if (links.recv == kEveryone && std::any_of(lane.everyone.begin(), lane.everyone.end(), is_empty))
@@ -131,7 +129,7 @@ const char* LaneRuns::blocked_by(const LaneRun& lane) const {
   return nullptr;
 }
 
-Result<void> LaneRuns::check_end() const {
+Result<void> Simulation::check_end() const {
   if (!std::all_of(lanes_.begin(), lanes_.end(), [&](const LaneRun& lane) { return is_done(lane); }))
     return wrong(deadlock_report());
   for (const Link& link : links_.all()) {
@@ -144,7 +142,7 @@ Result<void> LaneRuns::check_end() const {
   return {};
 }
 
-std::string LaneRuns::deadlock_report() const {
+std::string Simulation::deadlock_report() const {
   constexpr int kMaxLines = 256;
   std::string text = format("deadlock with %u slots:", options_.slots);
   int n_lines = 0;
@@ -166,20 +164,9 @@ std::string LaneRuns::deadlock_report() const {
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
-Result<void> Simulation::run() {
-  TUTTI_TRY(connect());
-  for (LaneRun& lane : lanes_) {
-    lane.clock = Clock(lanes_.size());
-    const Steps& steps = lane.plan->steps;
-    if (memory_.reduces()) lane.placeable = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
-  }
-  TUTTI_TRY(run_lanes());
-  return memory_.check_outputs();
-}
-
 // A barrier has one lane per rank. Its clock knows of a step of this round in another lane only if a chain of messages
 // sent after that lane entered the barrier has led here.
-Result<void> Simulation::end_round(const LaneRun& lane) {
+Result<void> Simulation::end_round(const LaneRun& lane) const {
   if (options_.goal != Goal::kBarrier) return {};
   for (const LaneRun& other : lanes_) {
     if (lane.clock[static_cast<size_t>(other.id)] > lane.round * other.plan->steps.size()) continue;
@@ -192,28 +179,35 @@ Result<void> Simulation::end_round(const LaneRun& lane) {
 Result<void> Simulation::perform(LaneRun& lane) {
   const Step step = *lane.at;
   const StepLinks links = links_of(lane);
-  lane.tick++;
-  Value value;
-  TUTTI_TRY(work(lane, step, links.recv, value));
-  lane.clock.set(static_cast<size_t>(lane.id), lane.tick);
+  Value value{.chunk = step.chunk};
+  if (memory_) {
+    lane.tick++;
+    TUTTI_TRY(work(lane, step, links.recv, value));
+    lane.clock.set(static_cast<size_t>(lane.id), lane.tick);
+  } else if (links.recv >= 0) {
+    const Message message = receive(lane, links.recv);
+    const uint32_t chunk = moves_.move_chunk(message.value.chunk, links.moved);
+    if (chunk != step.chunk || message.round != lane.round)
+      return wrong(format("the message is chunk %u of round %u", chunk, message.round));
+  }
   return links.send >= 0 ? send(lane, links.send, step, value) : Result<void>();
 }
 
-// All of a step except its send.
+// All of a step except its send, with memory.
 Result<void> Simulation::work(LaneRun& lane, const Step& step, int link, Value& value) {
   if (options_.goal == Goal::kBarrier) {
     const bool has_slice =
         step.before.buffer != Buffer::kNone || step.local.buffer != Buffer::kNone || step.store.buffer != Buffer::kNone;
     if (has_slice || step.chunk != 0 || step.completes) return wrong("a barrier has no data");
-    if (link >= 0) value = receive(lane, link);
+    if (link >= 0) value = receive(lane, link).value;
     return {};
   }
-  const auto chunk = memory_.chunk_of(lane.rank, step, lane.round);
+  const auto chunk = memory_->chunk_of(lane.rank, step, lane.round);
   if (!chunk) return wrong(format("there is no chunk %u", step.chunk));
   value.chunk = *chunk;
   TUTTI_TRY(check_placed(lane, step, link));
   TUTTI_TRY(compute(lane, step, link, value));
-  TUTTI_TRY(memory_.judge_completion(step, value));
+  TUTTI_TRY(memory_->judge_completion(step, value));
   if (step.store.buffer == Buffer::kNone && step.send < 0) return wrong("its value goes nowhere");
   if (step.store.buffer != Buffer::kNone) TUTTI_TRY(store(lane, step.store, value));
   return {};
@@ -239,7 +233,7 @@ Result<void> Simulation::compute(LaneRun& lane, const Step& step, int link, Valu
 }
 
 Result<void> Simulation::add_message(LaneRun& lane, int link, uint32_t chunk, Value& value) {
-  const Value message = receive(lane, link);
+  const Value message = receive(lane, link).value;
   if (message.chunk != chunk)
     return wrong(format("the message is chunk %u (through all rounds), not %u", message.chunk, chunk));
   value = value.sum == 0 ? message : add(value, message);
@@ -248,9 +242,9 @@ Result<void> Simulation::add_message(LaneRun& lane, int link, uint32_t chunk, Va
 
 // Adds the content of `slice` to the value, or makes it the value if there is none yet.
 Result<void> Simulation::read(LaneRun& lane, const Slice& slice, Value& value) {
-  TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
+  TUTTI_TRY_ASSIGN(Cell * cell, memory_->find(lane.rank, slice, lane.round));
   TUTTI_TRY(touch(lane, slice, *cell));
-  TUTTI_TRY(memory_.may_read(lane.rank, slice, *cell));
+  TUTTI_TRY(memory_->may_read(lane.rank, slice, *cell));
   if (value.chunk != cell->value.chunk)
     return wrong(slice_text(slice) +
                  format(" is chunk %u (through all rounds), not %u", cell->value.chunk, value.chunk));
@@ -260,10 +254,10 @@ Result<void> Simulation::read(LaneRun& lane, const Slice& slice, Value& value) {
 
 Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& value) {
   if (slice.buffer == Buffer::kInput) return wrong("it stores to the input");
-  TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
+  TUTTI_TRY_ASSIGN(Cell * cell, memory_->find(lane.rank, slice, lane.round));
   TUTTI_TRY(touch(lane, slice, *cell));
   if (slice.buffer == Buffer::kOutput) {
-    const uint32_t chunk = memory_.output_chunk(lane.rank, slice.chunk, lane.round);
+    const uint32_t chunk = memory_->output_chunk(lane.rank, slice.chunk, lane.round);
     if (value.chunk != chunk)
       return wrong(format("the value is chunk %u (through all rounds), not %u", value.chunk, chunk));
   }
@@ -294,7 +288,7 @@ Result<void> Simulation::check_placed(LaneRun& lane, const Step& step, int link)
   const Placeable& placeable = lane.placeable[lane.next_placeable];
   if (placeable.step != lane.at.index()) return {};
   if (++lane.next_placeable == lane.placeable.size()) lane.next_placeable = 0;
-  TUTTI_TRY_ASSIGN(const Cell* cell, memory_.find(lane.rank, step.store, lane.round));
+  TUTTI_TRY_ASSIGN(const Cell* cell, memory_->find(lane.rank, step.store, lane.round));
   const Clock& sender = links_.front(link).clock;
   const auto knows = [&](const Moment& use) {
     return use.lane < 0 || sender[static_cast<size_t>(use.lane)] >= use.tick;
@@ -320,8 +314,9 @@ Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
 }
 
 // An exposed message may be read at any time until it is received: nothing can order that read before a store.
-Value Simulation::receive(LaneRun& lane, int index) {
-  Message message = pop(index);
+Message Simulation::receive(LaneRun& lane, int index) {
+  Message message = links_.pop(index);
+  wake(links_[index].sender);
   // A message's clock includes those of all earlier messages on its link.
   if (lane.only_recv == index)
     lane.clock = std::move(message.clock);
@@ -335,18 +330,19 @@ Value Simulation::receive(LaneRun& lane, int index) {
         break;
       }
   }
-  return message.value;
+  return message;
 }
 
 Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const Value& value) {
   Message message{.value = value, .round = lane.round, .step = lane.at.index(), .clock = lane.clock};
   const Slice slice = exposed_slice(schedules_[static_cast<size_t>(lane.rank)], step);
   const int receiver = links_[index].receiver;  // -1: nobody reads it, which is an error later
-  if (slice.buffer != Buffer::kNone && receiver >= 0) {
-    TUTTI_TRY_ASSIGN(message.exposed, memory_.find(lane.rank, slice, lane.round));
+  if (memory_ && slice.buffer != Buffer::kNone && receiver >= 0) {
+    TUTTI_TRY_ASSIGN(message.exposed, memory_->find(lane.rank, slice, lane.round));
     message.exposed->readers.push_back({receiver, kNotYet});
   }
-  push(index, std::move(message));
+  links_.push(index, std::move(message));
+  wake(receiver);
   return {};
 }
 

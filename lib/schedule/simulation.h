@@ -34,29 +34,24 @@ inline const StepLinks& links_of(const LaneRun& lane) {
 }
 
 // The lanes of the first ranks, each for all ranks that do the same, and their execution: once connected, each runs as
-// far as messages and free slots allow. The derived class defines what a step does with its message.
-class LaneRuns {
+// far as messages and free slots allow.
+class Simulation {
  public:
-  LaneRuns(std::span<const Schedule> schedules, const CheckOptions& options, const Symmetry& moves)
-      : schedules_(schedules), options_(options), moves_(moves), links_(schedules.size(), options.slots) {}
-  virtual ~LaneRuns() = default;
+  // Without memory only lanes, links and messages are simulated. With it, so is what is in the memory of all ranks, and
+  // no rank stands for another.
+  Simulation(std::span<const Schedule> schedules, const CheckOptions& options, const Symmetry& moves,
+             std::optional<CheckMemory> memory)
+      : schedules_(schedules),
+        options_(options),
+        moves_(moves),
+        memory_(std::move(memory)),
+        links_(schedules.size(), options.slots) {}
 
- protected:
-  Result<void> connect();
   // An error if some lane does not finish, or messages are left over.
-  Result<void> run_lanes();
-  virtual Result<void> perform(LaneRun& lane) = 0;
-  virtual Result<void> end_round(const LaneRun&) { return {}; }
-  Message pop(int link);
-  void push(int link, Message message);
-
-  std::span<const Schedule> schedules_;
-  CheckOptions options_;
-  Symmetry moves_;
-  Links links_;
-  std::vector<LaneRun> lanes_;
+  Result<void> run();
 
  private:
+  Result<void> connect();
   Result<void> connect_lane(LaneRun& lane);
   Result<StepLinks> attach(LaneRun& lane, const Step& step);
   Result<int> attach(const LaneRun& lane, int peer, bool sends);
@@ -67,23 +62,8 @@ class LaneRuns {
   std::string deadlock_report() const;
   bool is_done(const LaneRun& lane) const { return lane.round == options_.rounds; }
 
-  std::vector<int> ready_;
-};
-
-// Simulates all ranks, and their memory.
-class Simulation final : public LaneRuns {
- public:
-  Simulation(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table)
-      : LaneRuns(schedules, options, each_for_itself(static_cast<int>(schedules.size()))),
-        memory_(schedules, options, std::move(table)) {}
-
-  Result<void> run();
-
- private:
-  static Symmetry each_for_itself(int n_ranks) { return {{.period = n_ranks, .walk = {}}, n_ranks}; }
-
-  Result<void> perform(LaneRun& lane) override;
-  Result<void> end_round(const LaneRun& lane) override;
+  Result<void> perform(LaneRun& lane);
+  Result<void> end_round(const LaneRun& lane) const;
   Result<void> work(LaneRun& lane, const Step& step, int link, Value& value);
   Result<void> compute(LaneRun& lane, const Step& step, int link, Value& value);
   Result<void> add_message(LaneRun& lane, int link, uint32_t chunk, Value& value);
@@ -92,10 +72,16 @@ class Simulation final : public LaneRuns {
   Result<void> touch(LaneRun& lane, const Slice& slice, Cell& cell);
   Result<void> check_placed(LaneRun& lane, const Step& step, int link);
   Result<void> check_returned(const LaneRun& lane, Cell& cell) const;
-  Value receive(LaneRun& lane, int link);
+  Message receive(LaneRun& lane, int link);
   Result<void> send(LaneRun& lane, int link, const Step& step, const Value& value);
 
-  CheckMemory memory_;
+  std::span<const Schedule> schedules_;
+  CheckOptions options_;
+  Symmetry moves_;
+  std::optional<CheckMemory> memory_;
+  Links links_;
+  std::vector<LaneRun> lanes_;
+  std::vector<int> ready_;
 };
 
 }  // namespace tutti::checker
