@@ -29,123 +29,99 @@ std::vector<Exchange> exchanges(int n) {
   return made;
 }
 
-// The steps give(i) and take(i) for an exchange's messages.
+// The steps give(i) and take(i) for an exchange's messages. With a walk, those that repeat by it are stored once; from
+// i == `other` on, give() makes another kind of step.
 template <class Give, class Take>
-void exchange(Steps& steps, int count, Give give, Take take) {
-  for (int i = 0; i < count + kAhead; i++) {
-    if (i < count) steps.push_back(give(i));
-    if (i >= kAhead) steps.push_back(take(i - kAhead));
+void exchange(Steps& steps, int count, int other, Walk walk, Give give, Take take) {
+  int begins[] = {0, kAhead, other, count, count + kAhead};
+  std::sort(std::begin(begins), std::end(begins));
+  for (size_t k = 0; k + 1 < std::size(begins); k++) {
+    const int times = walk.stride > 0 ? begins[k + 1] - begins[k] : 1;
+    for (int i = begins[k]; i < begins[k + 1]; i += times) {
+      Step patterns[2];
+      size_t n = 0;
+      if (i < count) patterns[n++] = give(i);
+      if (i >= kAhead) patterns[n++] = take(i - kAhead);
+      steps.repeat(std::span(patterns, n), static_cast<uint32_t>(times), walk);
+    }
   }
 }
 
-// The block of the position `distance` further on.
-uint32_t block_at(const InOrder& order, int distance) {
-  return static_cast<uint32_t>(order.at(distance));
+// A reduce-scatter. The chunk of the position `distance` further on is chunk_at(distance), whose sum is in
+// sum_at(distance) once it is more than the input, and in `result` in the end.
+template <class ChunkAt, class SumAt>
+void add_up(Steps& steps, const InOrder& order, Walk walk, ChunkAt chunk_at, SumAt sum_at, Slice result) {
+  int n_sums = 0;  // so many of the chunks that are left have been added to
+  for (const auto [d, count] : exchanges(order.n)) {
+    const auto value_at = [&](int distance) {
+      return distance < n_sums ? sum_at(distance) : input_of(chunk_at(distance));
+    };
+    exchange(
+        steps, count, std::clamp(n_sums - d, 0, count), walk,
+        [&](int i) { return Step{.send = order.at(d), .chunk = chunk_at(d + i), .local = value_at(d + i)}; },
+        [&](int i) {
+          const Slice store = d > 1 ? sum_at(i) : result;
+          return Step{
+              .recv = order.at(-d), .chunk = chunk_at(i), .local = value_at(i), .store = store, .completes = d == 1};
+        });
+    n_sums = order.n / 2;  // with an odd number of ranks, the first exchange has not added to the last
+  }
+  if (order.n == 1) steps.push_back({.local = input_of(0), .store = result, .completes = true});
+}
+
+// An all-gather, of what is in the output.
+template <class ChunkAt>
+void pass_round(Steps& steps, const InOrder& order, Walk walk, ChunkAt chunk_at) {
+  std::vector<Exchange> backwards = exchanges(order.n);
+  std::reverse(backwards.begin(), backwards.end());
+  for (const auto [d, count] : backwards)
+    exchange(
+        steps, count, count, walk,
+        [&](int i) { return Step{.send = order.at(-d), .chunk = chunk_at(i), .local = output_of(chunk_at(i))}; },
+        [&](int i) {
+          return Step{.recv = order.at(d), .chunk = chunk_at(d + i), .store = output_of(chunk_at(d + i))};
+        });
+}
+
+// Each rank's block.
+auto blocks_of(const InOrder& order) {
+  return [&order](int distance) { return static_cast<uint32_t>(order.at(distance)); };
 }
 
 }  // namespace
 
 Schedule circulant_all_gather(const Ranks& r) {
   const InOrder order(r.order, r.rank);
-  std::vector<Exchange> backwards = exchanges(order.n);
-  std::reverse(backwards.begin(), backwards.end());
-  Steps steps{{.chunk = block_at(order, 0), .local = input_of(0), .store = output_of(block_at(order, 0))}};
-  for (const auto [d, count] : backwards)
-    exchange(
-        steps, count,
-        [&](int j) {
-          const uint32_t chunk = block_at(order, j);
-          return Step{.send = order.at(-d), .chunk = chunk, .local = output_of(chunk)};
-        },
-        [&](int j) {
-          const uint32_t chunk = block_at(order, d + j);
-          return Step{.recv = order.at(d), .chunk = chunk, .store = output_of(chunk)};
-        });
+  const auto own = static_cast<uint32_t>(r.rank);
+  Steps steps{{.chunk = own, .local = input_of(0), .store = output_of(own)}};
+  pass_round(steps, order, {}, blocks_of(order));
   return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1}, std::move(steps));
 }
 
-// The sum for the block j positions on is in scratch[j], once it is more than the input: for half of the ranks.
+// The sum for the block j positions on is in scratch[j]: for half of the ranks.
 Schedule circulant_reduce_scatter(const Ranks& r) {
   const InOrder order(r.order, r.rank);
-  const int n = order.n, n_sums = n > 2 ? n / 2 : 0;
+  const auto sum_at = [](int distance) { return Slice{Buffer::kScratch, static_cast<uint32_t>(distance)}; };
   Steps steps;
-  bool is_first = true;
-  const auto sum_at = [&](int distance) {
-    const bool is_sum = !is_first && distance < n_sums;
-    return is_sum ? Slice{Buffer::kScratch, static_cast<uint32_t>(distance)} : input_of(block_at(order, distance));
-  };
-  for (const auto [d, count] : exchanges(n)) {
-    exchange(
-        steps, count,
-        [&](int j) { return Step{.send = order.at(d), .chunk = block_at(order, d + j), .local = sum_at(d + j)}; },
-        [&](int j) {
-          const Slice store = d > 1 ? Slice{Buffer::kScratch, static_cast<uint32_t>(j)} : output_of(0);
-          const uint32_t chunk = block_at(order, j);
-          return Step{.recv = order.at(-d), .chunk = chunk, .local = sum_at(j), .store = store, .completes = d == 1};
-        });
-    is_first = false;
-  }
-  if (n == 1) steps.push_back({.local = input_of(0), .store = output_of(0), .completes = true});
-  return with_lane({.rank = r.rank, .n_ranks = n, .n_chunks = 1, .n_scratch = static_cast<uint32_t>(n_sums)},
-                   std::move(steps));
+  add_up(steps, order, {}, blocks_of(order), sum_at, output_of(0));
+  const auto n_sums = static_cast<uint32_t>(order.n > 2 ? order.n / 2 : 0);
+  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1, .n_scratch = n_sums}, std::move(steps));
 }
 
 namespace {
 
-// One exchange of an all-reduce of n chunks, one for each position. give(i, chunk) and take(chunk) make the steps for
-// what a rank sends and receives: `count` chunks each, from the distances give_from and take_from on. From i == `other`
-// on, give() makes another kind of step.
-template <class Give, class Take>
-void exchange_chunks(Steps& steps, const InOrder& order, int count, int give_from, int take_from, int other, Give give,
-                     Take take) {
-  const auto chunk_at = [&](int distance) { return static_cast<uint32_t>((order.position + distance) % order.n); };
-  int begins[] = {0, kAhead, other, count, count + kAhead};
-  std::sort(std::begin(begins), std::end(begins));
-  for (size_t k = 0; k + 1 < std::size(begins); k++) {
-    const int i = begins[k];
-    std::vector<Step> patterns;
-    if (i < count) patterns.push_back(give(i, chunk_at(give_from + i)));
-    if (i >= kAhead) patterns.push_back(take(chunk_at(take_from + i - kAhead)));
-    steps.repeat(patterns, static_cast<uint32_t>(begins[k + 1] - i),
-                 {.stride = 1, .modulus = static_cast<uint32_t>(order.n)});
-  }
-}
-
-// A reduce-scatter and an all-gather: a ring's traffic in logarithmic depth. Partial sums are in the output.
+// Both, with n chunks, one for each position: a ring's traffic in logarithmic depth. Partial sums are in the output.
 Schedule circulant_all_reduce(const Ranks& r) {
   const InOrder order(r.order, r.rank);
-  const int n = order.n;
-  const std::vector<Exchange> halving = exchanges(n);
+  const auto chunk_at = [&](int distance) { return static_cast<uint32_t>((order.position + distance) % order.n); };
+  const auto n_chunks = static_cast<uint32_t>(order.n);
+  const Walk walk{.stride = 1, .modulus = n_chunks};
   Steps steps;
-  for (size_t k = 0; k < halving.size(); k++) {
-    const auto [d, count] = halving[k];
-    // With an odd number of chunks left, the last has not been added to.
-    const int n_sums = k == 0 ? 0 : std::min(count, n / 2 - d);
-    exchange_chunks(
-        steps, order, count, d, 0, n_sums,
-        [&](int i, uint32_t c) {
-          return Step{.send = order.at(d), .chunk = c, .local = i < n_sums ? output_of(c) : input_of(c)};
-        },
-        [&](uint32_t c) {
-          return Step{.recv = order.at(-d),
-                      .chunk = c,
-                      .local = k > 0 ? output_of(c) : input_of(c),
-                      .store = output_of(c),
-                      .completes = d == 1};
-        });
-  }
-  for (size_t k = halving.size(); k-- > 0;) {
-    const auto [d, count] = halving[k];
-    exchange_chunks(
-        steps, order, count, 0, d, count,
-        [&](int, uint32_t c) { return Step{.send = order.at(-d), .chunk = c, .local = output_of(c)}; },
-        [&](uint32_t c) { return Step{.recv = order.at(d), .chunk = c, .store = output_of(c)}; });
-  }
-  if (n == 1) steps.push_back({.local = input_of(0), .store = output_of(0), .completes = true});
-  const auto n_chunks = static_cast<uint32_t>(n);
-  return with_lane(
-      {.rank = r.rank, .n_ranks = n, .n_chunks = n_chunks, .alike = {1, {.stride = 1, .modulus = n_chunks}}},
-      std::move(steps));
+  add_up(
+      steps, order, walk, chunk_at, [&](int distance) { return output_of(chunk_at(distance)); },
+      output_of(chunk_at(0)));
+  pass_round(steps, order, walk, chunk_at);
+  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = n_chunks, .alike = {1, walk}}, std::move(steps));
 }
 
 // The 2^k positions 0 .. p-1 exchange; position p+i folds its input into i first and gets the result from i at the end.
