@@ -141,55 +141,44 @@ Schedule tree_all_reduce(const Ranks& r) {
 //              root            The double tree spans all ranks but the root, which feeds the tops of both in turn.
 //   even chunks /  \ odd       Thus the root sends everything once, and everybody else at most once too: each is
 //            top 0  top 1      an inner node (two sends) for half of the chunks only. A reduce is the same upside
-//             / \    / \       down.
-struct Rooted {
-  TreeNode node;  // of a rank that is not the root
-  int top = -1;   // the root's only child
-};
-
-Rooted rooted_node(const Members& others, const Ranks& r, int tree) {
-  Rooted rooted;
-  if (others.inner.empty()) return rooted;
-  rooted.top = others.inner[static_cast<size_t>(double_tree_top(tree, static_cast<int>(others.inner.size())))];
-  if (r.rank != r.root) rooted.node = others.node(r.rank, tree);
-  if (r.rank == rooted.top) rooted.node.parent = r.root;
-  return rooted;
+//             / \    / \       down. Only its root has an output, so partial sums are in scratch, in one chunk for
+//                              each tree.
+Schedule rooted_tree(const Ranks& r, bool reduces) {
+  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = kTrees * r.lanes};
+  const Members others(r.order, r.slow, r.root);
+  const int n_inner = static_cast<int>(others.inner.size());
+  for (uint32_t tree = 0; tree < kTrees; tree++) {
+    const int which = static_cast<int>(tree);
+    const int top = n_inner > 0 ? others.inner[static_cast<size_t>(double_tree_top(which, n_inner))] : -1;
+    TreeNode node;
+    if (r.rank != r.root) node = others.node(r.rank, which);
+    if (r.rank == top) node.parent = r.root;
+    Steps steps;
+    for (uint32_t chunk = tree; chunk < schedule.n_chunks; chunk += kTrees) {
+      if (r.rank == r.root)
+        steps.push_back({.recv = reduces ? top : -1,
+                         .send = reduces ? -1 : top,
+                         .chunk = chunk,
+                         .local = input_of(chunk),
+                         .store = output_of(chunk),
+                         .completes = reduces});
+      else if (reduces)
+        add_up(steps, node, chunk, {Buffer::kScratch, schedule.n_scratch});
+      else
+        add_down(steps, node, chunk);
+    }
+    if (reduces && node.child[1] >= 0) schedule.n_scratch++;
+    schedule.add_lane(tree, std::move(steps));
+  }
+  return schedule;
 }
 
 Schedule tree_broadcast(const Ranks& r) {
-  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = kTrees * r.lanes};
-  const Members others(r.order, r.slow, r.root);
-  for (uint32_t tree = 0; tree < kTrees; tree++) {
-    const Rooted rooted = rooted_node(others, r, static_cast<int>(tree));
-    Steps steps;
-    for (uint32_t chunk = tree; chunk < schedule.n_chunks; chunk += kTrees) {
-      const Slice in = input_of(chunk), out = output_of(chunk);
-      if (r.rank == r.root) steps.push_back({.send = rooted.top, .chunk = chunk, .local = in, .store = out});
-      add_down(steps, rooted.node, chunk);
-    }
-    schedule.add_lane(tree, std::move(steps));
-  }
-  return schedule;
+  return rooted_tree(r, false);
 }
 
-// Only the root has an output, so partial sums are in scratch, in one chunk for each tree.
 Schedule tree_reduce(const Ranks& r) {
-  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = kTrees * r.lanes};
-  const Members others(r.order, r.slow, r.root);
-  for (uint32_t tree = 0; tree < kTrees; tree++) {
-    const Rooted rooted = rooted_node(others, r, static_cast<int>(tree));
-    Steps steps;
-    for (uint32_t chunk = tree; chunk < schedule.n_chunks; chunk += kTrees) {
-      const Slice in = input_of(chunk), out = output_of(chunk);
-      if (r.rank == r.root)
-        steps.push_back({.recv = rooted.top, .chunk = chunk, .local = in, .store = out, .completes = true});
-      else
-        add_up(steps, rooted.node, chunk, {Buffer::kScratch, schedule.n_scratch});
-    }
-    if (rooted.node.child[1] >= 0) schedule.n_scratch++;
-    schedule.add_lane(tree, std::move(steps));
-  }
-  return schedule;
+  return rooted_tree(r, true);
 }
 
 // How many edges of a tree leave one host.
