@@ -151,7 +151,7 @@ std::string Introduction::to_bytes() const {
   ByteWriter w;
   w.put(version);
   carry_fields(w, *this);
-  w.all(tutti::to_bytes(place.cpus), control.to_bytes(), place.path, static_cast<uint32_t>(addresses.size()));
+  w.all(to_text(place.cpus), control.to_bytes(), place.path, static_cast<uint32_t>(addresses.size()));
   for (const auto& [name, address] : addresses) w.all(name, address);
   return w.take();
 }
@@ -166,16 +166,14 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
                         i.version, TUTTI_VERSION_CODE),
                  rank};
   carry_fields(r, i);
-  const auto cpus = cpus_from_bytes(r.get_string());
+  i.place.cpus = cpus_from_text(r.get_string());
   auto control = Contact::from_bytes(r.get_string());
   r.all(i.place.path);
   for (auto n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
     const std::string name = r.get_string();
     i.addresses[name] = r.get_string();
   }
-  if (!r.ok() || !control || !cpus)
-    return Error{Code::kRemoteError, format("rank %d sent an invalid introduction", rank), rank};
-  i.place.cpus = *cpus;
+  if (!r.ok() || !control) return Error{Code::kRemoteError, format("rank %d sent an invalid introduction", rank), rank};
   i.control = *std::move(control);
   return i;
 }

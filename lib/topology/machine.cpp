@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <thread>
 
 #include "base/env.h"
@@ -55,22 +56,6 @@ uint64_t last_level_cache_bytes(const Machine& machine) {
 uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus) {
   const uint64_t bytes = caches_of(machine.whole, cpus);
   return bytes > 0 ? bytes : last_level_cache_bytes(machine);
-}
-
-std::string to_bytes(const CpuSet& cpus) {
-  std::string bytes(cpus.size() / 8, '\0');
-  for (size_t cpu = cpus._Find_first(); cpu < cpus.size(); cpu = cpus._Find_next(cpu))
-    bytes[cpu / 8] = static_cast<char>(bytes[cpu / 8] | 1 << cpu % 8);
-  bytes.resize(bytes.find_last_not_of('\0') + 1);
-  return bytes;
-}
-
-std::optional<CpuSet> cpus_from_bytes(std::string_view bytes) {
-  CpuSet cpus;
-  if (bytes.size() > cpus.size() / 8) return std::nullopt;
-  for (size_t bit = 0; bit < bytes.size() * 8; bit++)
-    if ((bytes[bit / 8] >> bit % 8 & 1) != 0) cpus.set(bit);
-  return cpus;
 }
 
 CpuSet usable_cpus() {
@@ -155,6 +140,19 @@ std::string to_text(const CpuSet& cpus) {
     first = last;
   }
   return text;
+}
+
+CpuSet cpus_from_text(const std::string& text) {
+  CpuSet cpus;
+  size_t next = 0;  // no CPU twice: the text may be a stranger's
+  char* end = nullptr;
+  for (const char* at = text.c_str();; at = end + 1) {
+    const size_t first = strtoul(at, &end, 10);
+    if (end == at || first < next || first >= cpus.size()) return cpus;
+    const size_t last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
+    for (next = first; next <= std::min(last, cpus.size() - 1); next++) cpus[next] = true;
+    if (*end != ',') return cpus;
+  }
 }
 
 }  // namespace tutti

@@ -5,10 +5,8 @@
 #include <bitset>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -69,11 +67,8 @@ uint64_t last_level_cache_bytes(const Machine& machine);
 // The last-level caches that any of `cpus` uses, together; last_level_cache_bytes() if none is known.
 uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus);
 
-// To send between ranks: eight CPUs a byte, without zeros at the end. Nothing if there are more bytes than CpuSet has.
-std::string to_bytes(const CpuSet& cpus);
-std::optional<CpuSet> cpus_from_bytes(std::string_view bytes);
-
-// "0-3,8"
+// "0-3,8", as in the kernel's lists. Numbers go up: from where the text makes no sense it is ignored.
 std::string to_text(const CpuSet& cpus);
+CpuSet cpus_from_text(const std::string& text);
 
 }  // namespace tutti

@@ -18,21 +18,6 @@ long long read_number(const std::string& path) {
   return sscanf(first_line(path).c_str(), "%lld", &number) == 1 ? number : -1;
 }
 
-// Parses the kernel's lists of CPUs, "0-3,8"; stops where one makes no sense.
-CpuSet parse_cpus(const std::string& list) {
-  CpuSet cpus;
-  const char* at = list.c_str();
-  unsigned first = 0, last = 0;
-  for (int used = 0; sscanf(at, "%u%n", &first, &used) == 1; at += *at == ',') {
-    at += used;
-    last = first;
-    if (sscanf(at, "-%u%n", &last, &used) == 1) at += used;
-    for (size_t cpu = first; cpu <= std::min<size_t>(last, cpus.size() - 1); cpu++) cpus[cpu] = true;
-    if (*at != ',') break;
-  }
-  return cpus;
-}
-
 using Kind = Part::Kind;
 
 constexpr char kNodes[] = "nodes";
@@ -52,8 +37,8 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
     return found != all.end();
   };
   const auto add = [&](Part part, const std::string& list, const std::string& before_linux_5_3 = "") {
-    part.cpus = parse_cpus(first_line(folder + list));
-    if (part.cpus.none()) part.cpus = parse_cpus(first_line(folder + before_linux_5_3));
+    part.cpus = cpus_from_text(first_line(folder + list));
+    if (part.cpus.none()) part.cpus = cpus_from_text(first_line(folder + before_linux_5_3));
     part.cpus[cpu] = true;
     known[list].push_back(part);
     parts.push_back(part);
@@ -96,7 +81,7 @@ std::vector<Part> memory_nodes(const std::string& sys, bool with_bytes) {
     unsigned number = 0;
     if (sscanf(name.c_str(), "node%u", &number) != 1) continue;
     Part node{.kind = Kind::kNode, .name = format("NUMA node %u", number)};
-    node.cpus = parse_cpus(first_line(folder + name + "/cpulist"));
+    node.cpus = cpus_from_text(first_line(folder + name + "/cpulist"));
     nodes.push_back(node);
     if (!with_bytes) continue;
     std::ifstream meminfo(folder + name + "/meminfo");
@@ -156,7 +141,7 @@ Machine discover_in_sysfs(const std::string& sys, bool devices) {
   machine.source = "sysfs, without PCI devices and GPUs";
   machine.whole.name = "machine";
   CpuSet& cpus = machine.whole.cpus;
-  cpus = parse_cpus(first_line(sys + "/devices/system/cpu/online")) | usable_cpus();
+  cpus = cpus_from_text(first_line(sys + "/devices/system/cpu/online")) | usable_cpus();
   Known known{{kNodes, memory_nodes(sys, devices)}};
   for (size_t cpu = cpus._Find_first(); cpu < cpus.size(); cpu = cpus._Find_next(cpu))
     add(machine.whole, parts_of(sys, cpu, known));

@@ -84,7 +84,7 @@ TEST_CASE("a machine may have more CPUs than a cpu_set_t has room for") {
   const Machine m = synthetic("pack:8 core:128 pu:2");
   CHECK(m.whole.cpus == cpus(0, 2047));
   CHECK(place(m, cpus(2046, 2047)) == "NUMA node 0, package 7, core 1023");
-  CHECK(cpus_from_bytes(to_bytes(cpus(1500, 2000))) == cpus(1500, 2000));
+  CHECK(cpus_from_text(to_text(cpus(1500, 2000))) == cpus(1500, 2000));
 }
 
 TEST_CASE("several memories beside the same CPUs are one node") {

@@ -72,20 +72,26 @@ TEST_CASE("layout: one rank, none, and flat") {
   CHECK(flat_layout(4).hosts.size() == 1);
 }
 
-TEST_CASE("CPU sets in words") {
+TEST_CASE("CPU sets in words, and back") {
   CpuSet cpus;
   CHECK(to_text(cpus).empty());
+  CHECK(cpus_from_text("").none());
   for (const size_t cpu : {0, 1, 2, 3, 8, 1022, 1023}) cpus[cpu] = true;
   CHECK(to_text(cpus) == "0-3,8,1022-1023");
+  CHECK(cpus_from_text("0-3,8,1022-1023") == cpus);
+  CHECK(cpus_from_text(to_text(~CpuSet())) == ~CpuSet());
 }
 
-TEST_CASE("CPU sets travel as so many bytes as their highest CPU needs, and nothing longer is taken") {
-  CpuSet cpus;
-  CHECK(to_bytes(cpus).empty());
-  cpus.set(0).set(9);
-  CHECK(to_bytes(cpus) == std::string("\x01\x02", 2));
-  cpus.set(1023);
-  CHECK(to_bytes(cpus).size() == 128);
-  CHECK(cpus_from_bytes(to_bytes(cpus)) == cpus);
-  CHECK(!cpus_from_bytes(std::string(cpus.size() / 8 + 1, '\0')));
+TEST_CASE("what makes no sense as a list of CPUs is left out") {
+  const auto read_as = [](const char* text) { return to_text(cpus_from_text(text)); };
+  CHECK(read_as("x") == "");
+  CHECK(read_as("4,,5") == "4");
+  CHECK(read_as("4;5") == "4");
+  CHECK(read_as("4-") == "");
+  CHECK(read_as("4,6-5") == "4");
+  CHECK(read_as("4,2,6") == "4");
+  CHECK(read_as("-4") == "");
+  CHECK(read_as("4,8192") == "4");
+  CHECK(read_as("4,99999999999999999999999") == "4");
+  CHECK(read_as("8190-99999999999999999999999") == "8190-8191");
 }

@@ -22,7 +22,7 @@ void put_part(ByteWriter& w, const Part& part) {
       .put_string(part.name)
       .put_string(part.detail)
       .put_string(part.bus)
-      .put_string(tutti::to_bytes(part.cpus));
+      .put_string(tutti::to_text(part.cpus));
   w.put(static_cast<uint32_t>(part.parts.size()));
   for (const Part& inner : part.parts) put_part(w, inner);
 }
@@ -34,7 +34,7 @@ Part get_part(ByteReader& r) {
   part.name = r.get_string();
   part.detail = r.get_string();
   part.bus = r.get_string();
-  part.cpus = cpus_from_bytes(r.get_string()).value_or(CpuSet());
+  part.cpus = cpus_from_text(r.get_string());
   for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) part.parts.push_back(get_part(r));
   return part;
 }
@@ -96,7 +96,7 @@ Result<Picture> picture_of_group(int* rank) {
   for (const auto& ranks : picture.layout.hosts) leads = leads || ranks[0] == info.rank;
   const CpuSet cpus = usable_cpus();
   ByteWriter w;
-  w.put(leads).put_string(host_name()).put_string(tutti::to_bytes(cpus));
+  w.put(leads).put_string(host_name()).put_string(tutti::to_text(cpus));
   for (int peer = 0; peer < info.n_ranks; peer++) w.put_string(peer == info.rank ? "" : comm->route(peer));
   if (leads) {
     TUTTI_TRY_ASSIGN(const Machine all, discover_all());
@@ -113,7 +113,7 @@ Result<Picture> picture_of_group(int* rank) {
       const bool has_machine = r.get<bool>();
       one.host = host;
       picture.hosts[host].name = r.get_string();
-      one.cpus = cpus_from_bytes(r.get_string()).value_or(CpuSet());
+      one.cpus = cpus_from_text(r.get_string());
       for (int peer = 0; peer < info.n_ranks; peer++) one.routes[peer] = r.get_string();
       if (has_machine) {  // sent by the first rank of a host
         picture.hosts[host].machine.source = r.get_string();
