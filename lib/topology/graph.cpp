@@ -22,8 +22,18 @@ double speed_of_nic(const std::string& detail) {
   return megabits * 1e6 / 8;
 }
 
-void add_part(Graph& graph, const Part& part, int holder) {
-  const bool is_gpu = part.kind == Part::Kind::kDevice && part.detail.rfind("GPU", 0) == 0;
+bool is_such_device(const Part& part, std::string_view kind) {
+  return part.kind == Part::Kind::kDevice && part.detail.starts_with(kind);
+}
+
+bool has_hardware_nic(const Part& part) {
+  return is_such_device(part, "NIC") || std::ranges::any_of(part.parts, has_hardware_nic);
+}
+
+// Bridges and the like lead to no other host, unless they are all there is, as in a container.
+void add_part(Graph& graph, const Part& part, int holder, bool virtual_nics) {
+  if (is_such_device(part, "virtual NIC") && !virtual_nics) return;
+  const bool is_gpu = is_such_device(part, "GPU");
   const bool is_device = part.kind == Part::Kind::kDevice, is_core = part.kind == Part::Kind::kCore;
   const int node = graph.add(is_gpu      ? Kind::kGpu
                              : is_device ? Kind::kNic
@@ -36,7 +46,7 @@ void add_part(Graph& graph, const Part& part, int holder) {
   else if (holder >= 0)
     graph.join(holder, node, part.kind == Part::Kind::kPackage ? kBetweenPackages : kWithinPackage, kPartNs);
   if (is_core) return;  // its hardware threads are in the same place
-  for (const Part& inner : part.parts) add_part(graph, inner, node);
+  for (const Part& inner : part.parts) add_part(graph, inner, node, virtual_nics);
 }
 
 // A host with the cluster's NICs and ranks around one node.
@@ -116,7 +126,7 @@ Result<void> check(const Graph& graph, const std::string& what) {
 
 Graph graph_of(const Machine& machine) {
   Graph graph;
-  add_part(graph, machine.whole, -1);
+  add_part(graph, machine.whole, -1, !has_hardware_nic(machine.whole));
   return graph;
 }
 

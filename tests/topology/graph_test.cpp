@@ -149,7 +149,7 @@ TEST_CASE("graph: a machine of hwloc's is written with its devices, and what has
                 device("GPU", "GPU NVIDIA H100", "0000:1a:00.0"),
                 device("eth0", "NIC, 25000 Mb/s", "0000:1b:00.0")};
   package.parts = {numa};
-  machine.whole.parts = {package, device("a<\"&'>b", "virtual NIC, 1000 Mb/s")};
+  machine.whole.parts = {package, device("a<\"&'>b", "NIC, 1000 Mb/s")};
   const auto xml = nccl_xml(graph_of(machine));
   REQUIRE(xml);
   const auto again = graph_from_nccl_xml(xml.value(), "F");
@@ -291,6 +291,23 @@ TEST_CASE("graph: a machine of hwloc's has its cores as ranks") {
   CHECK(graph.ranks().size() == 16);
   const Order ring = best_ring(graph);
   CHECK(is_about(ring.bytes_per_second, 20e9));  // across the packages and back, once
+}
+
+TEST_CASE("graph: a virtual NIC counts only if there is no other") {
+  Machine machine;
+  machine.whole.parts = {{.kind = Part::Kind::kCore, .name = "core 0"},
+                         {.kind = Part::Kind::kDevice, .name = "docker0", .detail = "virtual NIC"}};
+  const auto nics = [&] {
+    std::string names;
+    for (const Graph::Node& node : graph_of(machine).nodes)
+      if (node.kind == Kind::kNic) names += node.name + " ";
+    return names;
+  };
+  CHECK(nics() == "docker0 ");
+  Part package{.kind = Part::Kind::kPackage, .name = "package 0"};
+  package.parts = {{.kind = Part::Kind::kDevice, .name = "eth0", .detail = "NIC, 1000 Mb/s"}};
+  machine.whole.parts.push_back(package);
+  CHECK(nics() == "eth0 ");
 }
 
 TEST_CASE("graph: what is wrong with a file is said") {
