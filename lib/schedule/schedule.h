@@ -81,7 +81,7 @@ struct Transfers {
 // copied to its k-th receive from itself.
 Schedule send_recv(int n_ranks, int rank, const Transfers& transfers);
 
-// ---- checker -------------------------------------------------------------------------------------------------------
+// ---- checker, which is not in libtutti.so --------------------------------------------------------------------------
 
 using Goal = Collective;  // what the schedules must do: any from kAllReduce to kSendRecv
 
