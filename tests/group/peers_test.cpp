@@ -229,6 +229,8 @@ TEST_CASE("what a rank says after the news of its own loss is heard, and once") 
   for (const char* question : {"b", "c", "!"}) of_1.send(kQuestion, question);
   REQUIRE(heard_all.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
   CHECK(heard == "abc!");
+  const Deadline deadline = Deadline::after_seconds(10);  // it has read on before it notes the loss
+  while (watches[0]->lost().empty() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK(watches[0]->lost() == std::vector{1});
 }
 
