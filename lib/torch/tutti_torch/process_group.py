@@ -79,6 +79,8 @@ class TuttiProcessGroup(Reductions, Exchanges):
             try:
                 communicator = join(unique, None, meeting.broken)
             except TuttiError as error:
+                if rank == 0:
+                    meeting.refuse(error)
                 if error.code != library.TIMEOUT:
                     raise
                 sentence = f"{error}: all ranks must call init_process_group or new_group within its timeout"

@@ -47,7 +47,7 @@ class Meeting:
             try:
                 unique = make_id()
             except TuttiError as error:
-                self._store.set(_ID, _BAD + str(error).encode())
+                self.refuse(error)
                 raise
             self._store.set(_ID, _GOOD + unique)
             return unique
@@ -66,6 +66,11 @@ class Meeting:
         if answer[:1] != _GOOD:
             raise TuttiError(answer[1:].decode(), library.REMOTE_ERROR)
         return answer[1:]
+
+    def refuse(self, error: TuttiError) -> None:
+        """Called by rank 0: who comes now fails at once."""
+        with contextlib.suppress(RuntimeError):  # the store may be gone
+            self._store.set(_ID, _BAD + str(error).encode())
 
     def broken(self) -> TuttiError | None:
         """Why the group will never form, if so."""
