@@ -320,7 +320,7 @@ TEST_CASE("only what stays true however old it is makes ranks wait for each othe
 }
 
 TEST_CASE("a call needs of another rank what it has to get from it") {
-  const Standing waits = passes(1, 2, {{false, 0, 1, 1, DataType::kInt8}});
+  const Standing waits = passes(1, 2, {{false, 0, {.sequence = 1, .count = 1}}});
   const auto needs = [&](Collective collective, int root, std::vector<uint64_t> blocks = {}, uint64_t count = 4) {
     Standing one = calls(0, 3, collective);
     one.call.root = root;
@@ -360,7 +360,7 @@ TEST_CASE("what goes from neighbour to neighbour is passed on once, and not by w
     CHECK_FALSE(answer->error);
     return answer->passes_on;
   };
-  Standing waits = passes(0, 0, {{false, 2, 1, 1, DataType::kInt8}});
+  Standing waits = passes(0, 0, {{false, 2, {.sequence = 1, .count = 1}}});
   waits.begun = 1;
   waits.idle_ns = kSecondNs;
   const auto word = one.look(waits);

@@ -384,7 +384,7 @@ void FakePort::destroy_stream(StreamRef stream) {
 Result<EventRef> FakePort::create_event(bool) {
   const std::lock_guard lock(mutex_);
   auto made = take_last(&old_events_);
-  made->event = std::make_shared<Event>();
+  made->point = {};
   made->captured_in.reset();
   return EventRef{made.release()};
 }

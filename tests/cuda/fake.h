@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -68,9 +69,9 @@ struct FakeStream {
 };
 
 struct FakeEvent {
-  std::shared_ptr<tutti::Event> event = std::make_shared<tutti::Event>();
   std::atomic<int64_t> reached_ns{0};
-  mutable std::mutex mutex;  // guards the rest: one of several ranks that share it may record while others query
+  mutable std::mutex mutex;        // guards the rest: one of several ranks that share it may record while others query
+  std::shared_future<void> point;  // invalid if it was never recorded
   std::shared_ptr<FakeCapture> captured_in;
   FakePast past;
 };

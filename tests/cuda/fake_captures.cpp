@@ -1,6 +1,7 @@
 // Events and captures of the made-up runtime, as strict as CUDA: the programming guide's "Prohibited and Unhandled
 // Operations", and what the reference says of each of cudaError's numbers from 900 to 907.
 #include <algorithm>
+#include <chrono>
 
 #include "base/clock.h"
 #include "fake.h"
@@ -27,6 +28,11 @@ enum : int {
 
 FakeEvent& event_of(EventRef event) {
   return *static_cast<FakeEvent*>(event);
+}
+
+std::shared_future<void> point_of(const FakeEvent& event) {
+  const std::lock_guard lock(event.mutex);
+  return event.point;
 }
 
 Error spoil(FakeCapture& capture, const char* why, int code) {
@@ -69,15 +75,17 @@ Result<void> FakePort::record(EventRef event, StreamRef stream) {
   TUTTI_TRY(check_use(stream));
   FakeEvent& e = event_of(event);
   const FakeStream& s = stream_of(stream);
+  const auto reached = std::make_shared<std::promise<void>>();
   {
     const std::lock_guard lock(e.mutex);
     e.captured_in = s.capture;
     e.past = s.past;
+    if (s.capture != nullptr) return {};
+    e.point = reached->get_future();
   }
-  if (s.capture != nullptr) return {};
-  return enqueue(stream, [&e, event = e.event, record = e.event->begin_record()] {
+  return enqueue(stream, [&e, reached] {
     e.reached_ns = now_ns();
-    event->reach(record);
+    reached->set_value();
   });
 }
 
@@ -91,7 +99,9 @@ Result<void> FakePort::wait(StreamRef stream, EventRef event) {
   if (capture == nullptr) {
     if (s.capture != nullptr)
       return spoil(*s.capture, "a capturing stream cannot wait for an event that is not captured", kIsolation);
-    return enqueue(stream, [event = e.event, record = e.event->last_record()] { event->wait(record); });
+    return enqueue(stream, [point = e.point] {
+      if (point.valid()) point.wait();
+    });
   }
   if (capture->is_over) return refuse("this event was captured, and the capture is over", kCapturedEvent);
   if (capture->is_spoilt) return refuse("this event's capture is invalid", kInvalidated);
@@ -115,13 +125,13 @@ Result<bool> FakePort::reached(EventRef event) {
   }();
   if (captured_in != nullptr) return spoil(*captured_in, "this event was captured", kCapturedEvent);
   if (refuses_queries) return refuse("operation not permitted when stream is capturing", kUnsupported);
-  return e.event->reached(e.event->last_record());
+  const auto point = point_of(e);
+  return !point.valid() || point.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
 Result<double> FakePort::seconds_between(EventRef from, EventRef to) {
   for (const EventRef event : {from, to})
-    if (event_of(event).event->last_record() == 0 || !reached(event).value())
-      return refuse("device not ready", kNotReady);
+    if (!point_of(event_of(event)).valid() || !reached(event).value()) return refuse("device not ready", kNotReady);
   return static_cast<double>(event_of(to).reached_ns - event_of(from).reached_ns) / 1e9;
 }
 
