@@ -22,10 +22,10 @@
  * Threads: an endpoint and all its links are used by one thread at a time. Nothing here blocks, and nothing calls back.
  * Lifetime: links are closed before their endpoint.
  * Errors: functions that return tuttiResult_t fill *error (if given) with a code and a sentence that names the peer and
- * the remedy. Once link_poll has reported a failure the link stays failed; only link_poll, wait_end, revoke and
- * link_close are called then.
- * Versions: every struct that may grow has a struct_bytes, and grows at its end. A reader treats the fields that a
- * shorter struct does not have as 0 (NULL).
+ * the remedy. Once a link has failed it stays failed, and link_poll says so each time. Its functions may still be
+ * called until link_close; none of them sends or receives anything more, and wait_begin returns 0. Versions: every
+ * struct that may grow has a struct_bytes, and grows at its end. A reader treats the fields that a shorter struct does
+ * not have as 0 (NULL).
  *
  * A plugin is a shared object whose path is in TUTTI_TRANSPORT_PLUGIN (several: with commas between). It exports one
  * function, tuttiTransportPlugin. tests/transports/unix_plugin.c is a small one, and the program tutti-transport-test,

@@ -36,7 +36,7 @@ tuttiResult_t tuttiCommLateness(tuttiComm_t comm, int rank, tuttiLateness_t* lat
     TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
     if (rank < 0 || rank >= use->n_ranks())
       return invalid_argument(format("rank=%d: give one from 0 to %d", rank, use->n_ranks() - 1));
-    const RollCall::Rank found = use->monitor().lateness(rank);
+    const StragglerDetector::Rank found = use->monitor().lateness(rank);
     const auto seconds = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
     *lateness = {lateness->size,         found.operations,        found.late,
                  seconds(found.late_ns), seconds(found.worst_ns), seconds(found.waited_ns)};

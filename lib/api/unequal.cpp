@@ -48,9 +48,15 @@ Result<void> check_apart(std::vector<Block> blocks) {
   for (const Block& block : blocks) {
     if (block.elems == 0) continue;
     const bool hits_written = block.begin < written->end;
-    if (hits_written || (block.is_written && block.begin < read->end))
-      return invalid_argument((hits_written ? written : read)->text() + " and " + block.text() +
-                              " overlap: a block to receive into must not overlap any other block");
+    if (hits_written || (block.is_written && block.begin < read->end)) {
+      const Block& other = hits_written ? *written : *read;
+      const auto at = [](const Block& b) { return reinterpret_cast<void*>(b.begin); };
+      const bool share_buffer = block.is_written == other.is_written;
+      return invalid_argument(
+          other.text() + " and " + block.text() + " overlap" +
+          (share_buffer ? "" : format(" in memory (sendbuff and recvbuff; at %p and %p)", at(other), at(block))) +
+          ": a block to receive into must not overlap any other block");
+    }
     const Block*& farthest = block.is_written ? written : read;
     if (block.end > farthest->end) farthest = &block;
   }

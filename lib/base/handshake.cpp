@@ -11,12 +11,26 @@ namespace {
 constexpr const char* kOtherSecret = "the other side does not know this group's secret";
 
 constexpr char kMagic[6] = {'T', 'U', 'T', 'T', 'I', 0};
-constexpr uint8_t kVersion = 8;
+constexpr uint8_t kVersion = 9;
 constexpr std::array<uint8_t, 32> kRefusal{};  // in place of the server's proof
 
 // The other kinds stay within a host, or are not used with encryption.
 bool is_encrypted(const Key& key, HelloKind kind) {
   return key.encrypts && (kind == HelloKind::kBootstrap || kind == HelloKind::kControl || kind == HelloKind::kTcp);
+}
+
+// In place of the server's challenge, of any kind, if it speaks another version.
+struct OtherVersion {
+  char magic[sizeof kMagic];
+  uint8_t version;
+  uint8_t zeros[64 - sizeof kMagic - 1];
+};
+
+std::string other_version(int theirs) {
+  return format(
+      "the other side speaks version %d of Tutti's wire protocol, this side %d: run the same version of Tutti on every "
+      "rank",
+      theirs, kVersion);
 }
 
 void sodium_ready() {
@@ -98,11 +112,12 @@ void Handshake::take_hello(const uint8_t* message) {
   Hello& hello = said_.hello;
   memcpy(&hello, message, sizeof hello);
   if (memcmp(hello.magic, kMagic, sizeof kMagic) != 0) return fail("the other side does not speak Tutti's protocol");
-  if (hello.version != kVersion)
-    return fail_misfit(
-        format("the other side speaks version %d of Tutti's wire protocol, this side %d: "
-               "run the same version of Tutti on every rank",
-               hello.version, kVersion));
+  if (hello.version != kVersion) {
+    OtherVersion answer{{}, kVersion, {}};
+    memcpy(answer.magic, kMagic, sizeof kMagic);
+    queue(&answer, sizeof answer);
+    return fail_misfit(other_version(hello.version));
+  }
   if (hello.kind != expected_kind_ || hello.to_rank != my_rank_)
     return fail(format("a connection of kind %u for rank %d reached rank %d", static_cast<unsigned>(hello.kind),
                        hello.to_rank, my_rank_));
@@ -126,6 +141,7 @@ void Handshake::take_hello(const uint8_t* message) {
 }
 
 void Handshake::take_challenge(const uint8_t* message) {
+  if (memcmp(message, kMagic, sizeof kMagic) == 0) return fail_misfit(other_version(message[sizeof kMagic]));
   memcpy(said_.server_nonce, message, sizeof said_.server_nonce);
   if (said_.encrypts()) {
     message += sizeof said_.server_nonce;

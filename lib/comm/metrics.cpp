@@ -43,7 +43,7 @@ std::string operation(size_t collective) {
   return format(",operation=\"%s\"", traits(static_cast<Collective>(collective)).name);
 }
 
-void add_lateness(const RollCall& roll, Page* page) {
+void add_lateness(const StragglerDetector& roll, Page* page) {
   page->metric("tutti_compared_operations_total", "counter",
                "Collectives in which this rank was compared with the others.");
   for (const auto& [rank, r] : roll.ranks()) page->sample(rank, "", r.operations);
@@ -83,7 +83,7 @@ Trace LatenessWatch::look() {
   Attendants::Seen seen = attendants_.look();
   roll.enter(seen.ended);
   roll.compare();
-  tell_of_latecomers();
+  tell_of_stragglers();
   return std::move(seen.own);
 }
 
@@ -96,15 +96,15 @@ void LatenessWatch::look_elsewhere() {
   others_.ask(watch_, roll.compared());
 }
 
-void LatenessWatch::tell_of_latecomers() {
+void LatenessWatch::tell_of_stragglers() {
   constexpr uint64_t kEnough = 20;
   constexpr int64_t kPauseNs = 60'000'000'000;
   const int64_t now = now_ns();
-  if (roll.latecomers() < told_latecomers_ + kEnough || (told_ns_ != 0 && now - told_ns_ < kPauseNs)) return;
+  if (roll.stragglers() < told_stragglers_ + kEnough || (told_ns_ != 0 && now - told_ns_ < kPauseNs)) return;
   const auto sentence = roll.sentence(true);
   if (!sentence) return;
   log(LogLevel::kInfo, "%s", sentence->c_str());
-  told_latecomers_ = roll.latecomers();
+  told_stragglers_ = roll.stragglers();
   told_ns_ = now;
 }
 

@@ -46,15 +46,15 @@ class LatenessWatch {
   Trace look();  // looks at this host; returns this rank's own trace
   void look_elsewhere();
 
-  RollCall roll;
+  StragglerDetector roll;
 
  private:
-  void tell_of_latecomers();
+  void tell_of_stragglers();
 
   PeerWatch& watch_;
   RemoteAttendants& others_;
   Attendants attendants_;
-  uint64_t told_latecomers_ = 0;
+  uint64_t told_stragglers_ = 0;
   int64_t told_ns_ = 0, asked_ns_ = 0;
 };
 

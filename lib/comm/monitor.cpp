@@ -140,10 +140,10 @@ std::string Monitor::explain_wait() const {
   return why(witnesses, me_.rank);
 }
 
-RollCall::Rank Monitor::lateness(int rank) {
-  const RollCall roll = remote_attendants_->gather(*watch_);
+StragglerDetector::Rank Monitor::lateness(int rank) {
+  const StragglerDetector roll = remote_attendants_->gather(*watch_);
   const auto found = roll.ranks().find(rank);
-  return found == roll.ranks().end() ? RollCall::Rank{} : found->second;
+  return found == roll.ranks().end() ? StragglerDetector::Rank{} : found->second;
 }
 
 Result<void> dump_trace(const Recorder& recorder, const std::string& path) {

@@ -84,7 +84,7 @@ class Monitor {
   // One sentence on which rank this rank waits for.
   std::string explain_wait() const;
   // Of a rank, in the operations that the recorders hold. Asks the other hosts, if there are any.
-  RollCall::Rank lateness(int rank);
+  StragglerDetector::Rank lateness(int rank);
 
  private:
   void keep_trace(const Error& reason);

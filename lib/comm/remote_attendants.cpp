@@ -47,8 +47,8 @@ void keep(const std::vector<Attendance>& told, std::vector<Attendance>* kept) {
 }
 
 // Compares the ranks of the other hosts with those of this one.
-RollCall compared(const Attendances& elsewhere, const Recorder& mine) {
-  RollCall roll;
+StragglerDetector compared(const Attendances& elsewhere, const Recorder& mine) {
+  StragglerDetector roll;
   roll.enter(elsewhere);
   roll.enter(Attendants(mine).look().ended);
   roll.compare();
@@ -91,7 +91,7 @@ bool RemoteAttendants::all_have_answered(int64_t since_ns) const {
   });
 }
 
-RollCall RemoteAttendants::gather(PeerWatch& watch) {
+StragglerDetector RemoteAttendants::gather(PeerWatch& watch) {
   constexpr std::chrono::milliseconds kPatience{500};
   {
     std::unique_lock lock(mutex_);
@@ -117,7 +117,7 @@ void RemoteAttendants::serve_tool(PeerWatch& watch) {
     }
     if (!all_have_answered(serving_ns_) && now - serving_ns_ < kPatienceNs) return;
   }
-  const RollCall roll = compared(heard(), recorder_);
+  const StragglerDetector roll = compared(heard(), recorder_);
   recorder_.tell_lateness(asked, roll.sentence().value_or("no rank came late by a millisecond or more"));
   served_ = asked;
   serving_ns_ = 0;

@@ -37,7 +37,7 @@ class RemoteAttendants {
   Attendances heard() const;
   // Asks about all operations that recorders hold, and compares them with those of this host. Waits a second at most
   // for the answers: slower hosts are left out.
-  RollCall gather(PeerWatch& watch);
+  StragglerDetector gather(PeerWatch& watch);
 
   // Called now and then by the watching thread: the same for a tool, which cannot ask by itself.
   void serve_tool(PeerWatch& watch);

@@ -18,9 +18,9 @@ namespace {
 
 // One rank's messages of one operation. While some are alone, other ranks write to it, under the post office's mutex.
 struct Letters {
-  explicit Letters(GpuStreams& streams) : come(streams) {}
+  explicit Letters(GpuStreams& streams) : come(std::make_shared<OwnedEvent>(streams)) {}
   struct Copy {
-    std::shared_ptr<Letters> from;
+    std::shared_ptr<OwnedEvent> come;  // its sender
     void* to;
     const void* data;
     size_t bytes;
@@ -28,9 +28,10 @@ struct Letters {
     std::atomic<bool> is_taken{false};
   };
   int rank = 0;
-  std::atomic<size_t> n_alone{0};  // messages whose other side has not come yet
+  std::atomic<size_t> n_alone{0};    // messages whose other side has not come yet
+  std::atomic<bool> has_met{false};  // messages that are to be taken, since the last look
   std::vector<std::shared_ptr<Copy>> to_take, sent;
-  OwnedEvent come;
+  const std::shared_ptr<OwnedEvent> come;
 };
 
 // Matches two ranks' messages, in the order in which each side has them.
@@ -62,14 +63,10 @@ class PostOffice {
   }
   // What the letters' rank receives of messages that have met since the last call.
   std::vector<std::shared_ptr<Letters::Copy>> take_met(Letters* letters) {
+    if (!letters->has_met) return {};
     const std::lock_guard lock(mutex_);
+    letters->has_met = false;
     return std::exchange(letters->to_take, {});
-  }
-  // Letters and their copies hold references to each other.
-  void forget(Letters* letters) {
-    const std::lock_guard lock(mutex_);
-    letters->to_take.clear();
-    letters->sent.clear();
   }
 
  private:
@@ -89,9 +86,10 @@ class PostOffice {
                           receiver.rank, static_cast<unsigned long long>(received.count), dtype_name(received.dtype)),
                    sender.rank};
     const auto copy = std::make_shared<Letters::Copy>();
-    copy->from = from.letters, copy->to = received.data, copy->data = sent.data;
+    copy->come = sender.come, copy->to = received.data, copy->data = sent.data;
     copy->bytes = sent.count * dtype_bytes(sent.dtype);
     receiver.to_take.push_back(copy);
+    receiver.has_met = true;
     if (&sender != &receiver) sender.sent.push_back(copy);
     sender.n_alone--;
     receiver.n_alone--;
@@ -106,7 +104,6 @@ class Mail final : public Way {
  public:
   Mail(int rank, double limit_seconds, GpuStreams& streams, std::shared_ptr<PostOffice> office)
       : rank_(rank), limit_seconds_(limit_seconds), streams_(streams), office_(std::move(office)) {}
-  ~Mail() override { forget(); }
 
   const char* name() const override { return "by copies from the sender's memory"; }
   bool takes(const Operation& operation) const override { return operation.collective == Collective::kSendRecv; }
@@ -123,7 +120,7 @@ class Mail final : public Way {
   // The buffers that were sent may be written again once the receivers' streams have read them.
   Result<void> submit(const Operation&, const Turn& turn) override {
     for (const auto& copy : mine_->sent) TUTTI_TRY(streams_.wait(turn.stream, copy->taken->get()));
-    forget();
+    mine_.reset();
     return {};
   }
 
@@ -132,7 +129,7 @@ class Mail final : public Way {
     mine_ = std::make_shared<Letters>(streams_);
     mine_->rank = rank_;
     limit_ = Deadline::after_seconds(limit_seconds_);
-    TUTTI_TRY(mine_->come.record(stream));
+    TUTTI_TRY(mine_->come->record(stream));
     return office_->post(mine_, messages);
   }
 
@@ -151,7 +148,7 @@ class Mail final : public Way {
   Result<void> take(const std::vector<std::shared_ptr<Letters::Copy>>& copies, StreamRef stream) {
     if (copies.empty()) return {};
     for (const auto& copy : copies) {
-      if (copy->from != mine_) TUTTI_TRY(streams_.wait(stream, copy->from->come.get()));
+      if (copy->come != mine_->come) TUTTI_TRY(streams_.wait(stream, copy->come->get()));
       if (copy->bytes > 0) TUTTI_TRY(streams_.copy(copy->to, copy->data, copy->bytes, stream));
     }
     const auto taken = std::make_shared<OwnedEvent>(streams_);
@@ -161,11 +158,6 @@ class Mail final : public Way {
       copy->is_taken = true;
     }
     return {};
-  }
-
-  void forget() {
-    if (mine_ != nullptr) office_->forget(mine_.get());
-    mine_.reset();
   }
 
   const int rank_;

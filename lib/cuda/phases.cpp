@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "cuda/arena.h"
 #include "cuda/board.h"
-#include "cuda/household.h"
+#include "cuda/device_group.h"
 #include "cuda/launcher.h"
 #include "cuda/meeting.h"
 #include "cuda/moves.h"
@@ -237,7 +237,7 @@ class Phases final : public Way {
   // `may_spin`: every rank has a GPU of its own, with room for all blocks of a launch by lines.
   Phases(Host& host, Port& port, const Seat& seat, std::unique_ptr<Arenas> arenas, bool may_spin, uint64_t by_host_most,
          std::unique_ptr<SpreadPrograms> programs, std::unique_ptr<Attendee> others,
-         const std::shared_ptr<Household>& household)
+         const std::shared_ptr<DeviceGroup>& device_group)
       : host_(host),
         port_(port),
         seat_(seat),
@@ -246,8 +246,8 @@ class Phases final : public Way {
         by_host_most_(by_host_most),
         programs_(std::move(programs)),
         others_(std::move(others)) {
-    if (household != nullptr) resident_.emplace(household, host.rank());
-    ranks_ = household != nullptr ? household->ranks() : std::vector<int>{host.rank()};
+    if (device_group != nullptr) member_.emplace(device_group, host.rank());
+    ranks_ = device_group != nullptr ? device_group->ranks() : std::vector<int>{host.rank()};
   }
   ~Phases() override {
     void* const memory = arenas_->give_up();
@@ -272,7 +272,7 @@ class Phases final : public Way {
       TUTTI_TRY_ASSIGN(has_met_others_, meet_others(operation));
     }
     if (!has_met_others_) return false;
-    const auto has_met = resident_ ? resident_->meet(operation, turn) : Result<bool>(true);
+    const auto has_met = member_ ? member_->meet(operation, turn) : Result<bool>(true);
     has_met_others_ = has_met && !has_met.value();
     return has_met;
   }
@@ -285,9 +285,9 @@ class Phases final : public Way {
       if (lies_in_reach(operation)) return enqueue_where_it_lies(gpu, others_->everyone(), ours);
       return Enqueued(gpu, host_.n_ranks(), ours).enqueue();
     };
-    return resident_ ? resident_->enqueue(enqueue) : enqueue(Arrivals{Arrival{operation}}, turn.stream);
+    return member_ ? member_->enqueue(enqueue) : enqueue(Arrivals{Arrival{operation}}, turn.stream);
   }
-  EventRef end() const override { return resident_ ? resident_->end() : nullptr; }
+  EventRef end() const override { return member_ ? member_->end() : nullptr; }
   void release() override { arenas_->release_waits(); }
 
  private:
@@ -361,7 +361,7 @@ class Phases final : public Way {
   const std::unique_ptr<SpreadPrograms> programs_;
   std::unique_ptr<Attendee> others_;  // null: nobody learns what the others call
   bool has_met_others_ = false;       // for the current operation
-  std::optional<Resident> resident_;
+  std::optional<DeviceGroupMember> member_;
   std::vector<int> ranks_;  // those for which one enqueues; this one alone if it shares no GPU
 };
 
@@ -420,7 +420,7 @@ std::string obstacle(const std::vector<Seat>& seats) {
 }  // namespace
 
 Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
-                                         const std::shared_ptr<Household>& household, const std::string& name,
+                                         const std::shared_ptr<DeviceGroup>& device_group, const std::string& name,
                                          std::string* why) {
   *why = obstacle(seats);
   if (!why->empty()) return std::unique_ptr<Way>();
@@ -442,7 +442,7 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
   TUTTI_TRY_ASSIGN(auto others, acquaint(host, port, seats, name));
   return std::unique_ptr<Way>(new Phases(host, port, seats[static_cast<size_t>(host.rank())], std::move(arenas),
                                          may_spin, by_host_most(seats), std::move(programs), std::move(others),
-                                         household));
+                                         device_group));
 }
 
 }  // namespace tutti::cuda

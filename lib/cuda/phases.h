@@ -33,9 +33,9 @@ struct Seat {
 
 // Collective. All ranks pass the same `name`, which no other group has. Null where some rank cannot map another rank's
 // memory, or what is written there does not arrive: `why` says so. An error ends the creation.
-// `household`: null if this rank is the only one of its process on its GPU.
+// `device_group`: null if this rank is the only one of its process on its GPU.
 Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
-                                         const std::shared_ptr<Household>& household, const std::string& name,
+                                         const std::shared_ptr<DeviceGroup>& device_group, const std::string& name,
                                          std::string* why);
 
 }  // namespace tutti::cuda

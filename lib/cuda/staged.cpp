@@ -2,8 +2,8 @@
 // host, asks a thread to run the operation, waits for its answer, and copies the output back. All of this is the same
 // every time, so a captured graph can be replayed; what it needs is kept until the communicator is destroyed.
 //
-// Where ranks of one process share a GPU, a stream that waits may hold up another rank's (household.h). There the call
-// waits instead, by being called again, until the input has arrived and the operation has run.
+// Where ranks of one process share a GPU, a stream that waits may hold up another rank's (device_group.h). There the
+// call waits instead, by being called again, until the input has arrived and the operation has run.
 #include <algorithm>
 #include <chrono>
 #include <thread>

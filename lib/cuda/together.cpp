@@ -1,7 +1,7 @@
 // All ranks are threads of one process and share one GPU. Nothing guarantees that kernels of different streams run
-// concurrently, so no kernel may wait for another one: one kernel serves all ranks (household.h), reads all inputs and
-// writes all outputs where they lie.
-#include "cuda/household.h"
+// concurrently, so no kernel may wait for another one: one kernel serves all ranks (device_group.h), reads all inputs
+// and writes all outputs where they lie.
+#include "cuda/device_group.h"
 #include "cuda/launcher.h"
 #include "cuda/programs.h"
 #include "cuda/ways.h"
@@ -11,12 +11,12 @@ namespace {
 
 class Together final : public Way {
  public:
-  Together(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Household> household)
+  Together(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<DeviceGroup> device_group)
       : port_(port),
         info_(info),
         n_ranks_(host.n_ranks()),
         algo_(host.forced_algo()),
-        resident_(std::move(household), host.rank()),
+        member_(std::move(device_group), host.rank()),
         programs_(port, n_ranks_, info.multiprocessors) {}
 
   const char* name() const override { return "by one kernel for all ranks"; }
@@ -24,14 +24,14 @@ class Together final : public Way {
   bool takes(const Operation& operation) const override {
     return operation.collective != Collective::kSendRecv && n_ranks_ <= kMaxPlaces;
   }
-  Attendee* others() override { return &resident_.attendee(); }
-  Result<bool> meet(const Operation& operation, const Turn& turn) override { return resident_.meet(operation, turn); }
+  Attendee* others() override { return &member_.attendee(); }
+  Result<bool> meet(const Operation& operation, const Turn& turn) override { return member_.meet(operation, turn); }
   Result<void> submit(const Operation& operation, const Turn&) override {
-    return resident_.enqueue([&](const Arrivals& everyone, StreamRef stream) {
+    return member_.enqueue([&](const Arrivals& everyone, StreamRef stream) {
       return interprets(operation, algo_) ? launch_program(everyone, stream) : launch_jobs(everyone, stream);
     });
   }
-  EventRef end() const override { return resident_.end(); }
+  EventRef end() const override { return member_.end(); }
 
  private:
   // The schedule that the user has forced, instead of one that needs no messages.
@@ -58,15 +58,15 @@ class Together final : public Way {
   const DeviceInfo info_;
   const int n_ranks_;
   const Algo algo_;
-  Resident resident_;
+  DeviceGroupMember member_;
   SharedPrograms programs_;  // of the rank that enqueues for all
 };
 
 }  // namespace
 
 std::unique_ptr<Way> make_together(Host& host, Port& port, const DeviceInfo& info,
-                                   std::shared_ptr<Household> household) {
-  return std::make_unique<Together>(host, port, info, std::move(household));
+                                   std::shared_ptr<DeviceGroup> device_group) {
+  return std::make_unique<Together>(host, port, info, std::move(device_group));
 }
 
 }  // namespace tutti::cuda

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/handshake.h"
 #include "base/log.h"
-#include "cuda/household.h"
+#include "cuda/device_group.h"
 #include "cuda/phases.h"
 
 namespace tutti::cuda {
@@ -69,16 +69,16 @@ Result<void> Ways::add_all() {
     seats.push_back(reader.get<Seat>());
     if (r == 0) name = reader.get_string();
   }
-  const auto household = household_of(seats, name);
+  const auto device_group = device_group_of(seats, name);
   TUTTI_TRY_ASSIGN(proxy_, Proxy::create(host_, port_));
-  if (household != nullptr && household->ranks().size() == seats.size()) {
-    all_.push_back(make_together(host_, port_, info_, household));
+  if (device_group != nullptr && device_group->ranks().size() == seats.size()) {
+    all_.push_back(make_together(host_, port_, info_, device_group));
     all_.push_back(make_mail(host_, port_, name));
     log(LogLevel::kInfo, "CUDA device %d: all %d ranks are in this process, one kernel serves them", device_,
         host_.n_ranks());
   } else {
     std::string why;
-    TUTTI_TRY_ASSIGN(auto phases, make_phases(host_, port_, seats, household, name, &why));
+    TUTTI_TRY_ASSIGN(auto phases, make_phases(host_, port_, seats, device_group, name, &why));
     if (phases != nullptr) {
       all_.push_back(std::move(phases));
       log(LogLevel::kInfo, "CUDA device %d: ranks map each other's memory", device_);
@@ -86,18 +86,18 @@ Result<void> Ways::add_all() {
       TUTTI_TRY(add_direct(why, seats));
     }
   }
-  all_.push_back(make_staged(host_, port_, info_, proxy_, household == nullptr || seats.size() == 1));
+  all_.push_back(make_staged(host_, port_, info_, proxy_, device_group == nullptr || seats.size() == 1));
   return {};
 }
 
 // The ranks of this process on this rank's GPU. Null for a rank alone there, unless the group has no other rank.
-std::shared_ptr<Household> Ways::household_of(const std::vector<Seat>& seats, const std::string& name) const {
+std::shared_ptr<DeviceGroup> Ways::device_group_of(const std::vector<Seat>& seats, const std::string& name) const {
   std::vector<int> ranks;
   for (size_t r = 0; r < seats.size(); r++)
     if (seats[r].shares_gpu_with(seats[static_cast<size_t>(host_.rank())])) ranks.push_back(static_cast<int>(r));
   if (ranks.size() == 1 && seats.size() > 1) return nullptr;
-  return find_shared<Household>(format("%s %d", name.c_str(), ranks[0]),
-                                [&] { return std::make_shared<Household>(port_, ranks); });
+  return find_shared<DeviceGroup>(format("%s %d", name.c_str(), ranks[0]),
+                                  [&] { return std::make_shared<DeviceGroup>(port_, ranks); });
 }
 
 // Without a network that can do it, only the slow way is left.

@@ -44,7 +44,7 @@ class Host {
 
 class Attendee;
 class Board;
-class Household;
+class DeviceGroup;
 struct Seat;
 
 // All ranks' blobs, by rank. All must have the same length.
@@ -73,7 +73,7 @@ class Way {
 
 // Each has its own file, which describes it; one more is in phases.h.
 std::unique_ptr<Way> make_together(Host& host, Port& port, const DeviceInfo& info,
-                                   std::shared_ptr<Household> household);
+                                   std::shared_ptr<DeviceGroup> device_group);
 // All ranks of the group pass the same `name`, which no other group of this process has.
 std::unique_ptr<Way> make_mail(Host& host, Port& port, const std::string& name);
 // Collective. Null where some rank cannot use it: `why` says which and why. An error ends the creation.
@@ -100,7 +100,7 @@ class Ways {
   Ways(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
   Result<void> add_all();
   Result<void> add_direct(const std::string& why_not_mapped, const std::vector<Seat>& seats);
-  std::shared_ptr<Household> household_of(const std::vector<Seat>& seats, const std::string& name) const;
+  std::shared_ptr<DeviceGroup> device_group_of(const std::vector<Seat>& seats, const std::string& name) const;
 
   Host& host_;
   Port& port_;

@@ -7,7 +7,7 @@ namespace {
 
 // At most this many operations wait for a rank's entries; beyond that they are compared without that rank.
 constexpr size_t kMostOperations = 4 * TraceMemory::kOperations;
-constexpr size_t kLatecomers = 100;
+constexpr size_t kStragglers = 100;
 
 // Of an even number, the lower middle one: half of the others may be late, too.
 int64_t median(std::vector<int64_t> values) {
@@ -44,7 +44,7 @@ Times arrivals(const std::map<int, Attendance>& ranks) {
 
 }  // namespace
 
-std::vector<Attendance> Way::follow(const Trace& trace) {
+std::vector<Attendance> AttendanceReader::follow(const Trace& trace) {
   std::vector<Attendance> ended;
   for (const TracedOperation& operation : trace.operations) {
     if (operation.finished_ns == 0) break;
@@ -60,22 +60,22 @@ std::vector<Attendance> Way::follow(const Trace& trace) {
   return ended;
 }
 
-Latecomer find_latecomer(const std::map<int, Attendance>& ranks) {
+Straggler find_straggler(const std::map<int, Attendance>& ranks) {
   const Times came = arrivals(ranks);
   Times outside;
   for (const auto& [rank, at] : ranks) outside[rank] = at.outside_ns;
-  Latecomer found;
+  Straggler found;
   if (came.size() < 2) return found;
   for (const auto& [rank, ns] : came) {
     const int64_t late_ns = std::min(excess(came, rank), excess(outside, rank));
-    if (late_ns >= Latecomer::kLateNs && late_ns > found.late_ns) found = {rank, late_ns, {}};
+    if (late_ns >= Straggler::kLateNs && late_ns > found.late_ns) found = {rank, late_ns, {}};
   }
   for (const auto& [rank, ns] : came)
     if (found.rank >= 0 && ns < came.at(found.rank)) found.waited_ns[rank] = came.at(found.rank) - ns;
   return found;
 }
 
-void RollCall::enter(int rank, const std::vector<Attendance>& ended) {
+void StragglerDetector::enter(int rank, const std::vector<Attendance>& ended) {
   uint64_t& last = last_[rank];
   for (const Attendance& at : ended) {
     if (at.sequence > compared_) operations_[at.sequence].emplace(rank, at);
@@ -83,32 +83,32 @@ void RollCall::enter(int rank, const std::vector<Attendance>& ended) {
   }
 }
 
-void RollCall::enter(const Attendances& ended) {
+void StragglerDetector::enter(const Attendances& ended) {
   for (const auto& [rank, all] : ended) enter(rank, all);
 }
 
-void RollCall::compare() {
+void StragglerDetector::compare() {
   uint64_t last = UINT64_MAX;
   for (const auto& [rank, sequence] : last_) last = std::min(last, sequence);
   while (!operations_.empty() && (operations_.begin()->first <= last || operations_.size() > kMostOperations))
     compare_first();
 }
 
-void RollCall::compare_all() {
+void StragglerDetector::compare_all() {
   while (!operations_.empty()) compare_first();
 }
 
-void RollCall::compare_first() {
+void StragglerDetector::compare_first() {
   const auto first = operations_.begin();
   compare(first->second);
   compared_ = first->first;
   operations_.erase(first);
 }
 
-void RollCall::compare(const std::map<int, Attendance>& ranks) {
+void StragglerDetector::compare(const std::map<int, Attendance>& ranks) {
   if (ranks.size() < 2) return;
   for (const auto& [rank, at] : ranks) ranks_[rank].operations++;
-  const Latecomer found = find_latecomer(ranks);
+  const Straggler found = find_straggler(ranks);
   if (found.rank < 0) return;
   Rank& late = ranks_[found.rank];
   late.late++;
@@ -118,26 +118,26 @@ void RollCall::compare(const std::map<int, Attendance>& ranks) {
     late.waited_ns += ns;
     waited_ns_[{rank, found.rank}] += ns;
   }
-  latecomers_.emplace_back(found.rank, found.late_ns);
-  if (latecomers_.size() > kLatecomers) latecomers_.pop_front();
+  stragglers_.emplace_back(found.rank, found.late_ns);
+  if (stragglers_.size() > kStragglers) stragglers_.pop_front();
 }
 
-uint64_t RollCall::latecomers() const {
+uint64_t StragglerDetector::stragglers() const {
   uint64_t all = 0;
   for (const auto& [rank, r] : ranks_) all += r.late;
   return all;
 }
 
-std::optional<std::string> RollCall::sentence(bool by_most) const {
+std::optional<std::string> StragglerDetector::sentence(bool by_most) const {
   std::map<int, std::vector<int64_t>> late;
-  for (const auto& [rank, ns] : latecomers_) late[rank].push_back(ns);
+  for (const auto& [rank, ns] : stragglers_) late[rank].push_back(ns);
   const auto most = std::max_element(late.begin(), late.end(),
                                      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  if (most == late.end() || (by_most && 2 * most->second.size() <= latecomers_.size())) return {};
+  if (most == late.end() || (by_most && 2 * most->second.size() <= stragglers_.size())) return {};
   return format(
       "rank %d came last to %zu of the last %zu operations that had to wait for somebody, %.1f ms after the others in "
       "the median",
-      most->first, most->second.size(), latecomers_.size(), static_cast<double>(median(most->second)) / 1e6);
+      most->first, most->second.size(), stragglers_.size(), static_cast<double>(median(most->second)) / 1e6);
 }
 
 void Attendants::find() {
@@ -159,11 +159,11 @@ Attendants::Seen Attendants::look() {
   const TickClock clock(mine_.header());
   std::map<int, uint64_t> from;  // found for all at the same time, so that samples are of the same operations
   for (const auto& [rank, attendant] : all_)
-    if (clock.is_for(attendant.file.header())) from[rank] = read_from(attendant.file.header(), attendant.way.read());
+    if (clock.is_for(attendant.file.header())) from[rank] = read_from(attendant.file.header(), attendant.reader.read());
   for (const auto& [rank, nth] : from) {
     Attendant& attendant = all_.at(rank);
     Trace trace = attendant.file.read(clock, nth);
-    seen.ended[rank] = attendant.way.follow(trace);
+    seen.ended[rank] = attendant.reader.follow(trace);
     if (rank == mine_.header().rank) seen.own = std::move(trace);
   }
   return seen;

@@ -35,8 +35,8 @@ struct Attendance {
 
 using Attendances = std::map<int, std::vector<Attendance>>;  // by rank
 
-// A rank's way through its operations, read piece by piece.
-class Way {
+// Reads a rank's attendance from its trace, piece by piece.
+class AttendanceReader {
  public:
   uint64_t read() const { return read_; }  // number of the last operation read
   // The collectives that it has ended since, from a trace of later operations.
@@ -49,16 +49,16 @@ class Way {
 };
 
 // The rank that was late for one operation; -1: nobody was late by kLateNs or more.
-struct Latecomer {
+struct Straggler {
   static constexpr int64_t kLateNs = 1'000'000;
   int rank = -1;
   int64_t late_ns = 0;
   std::map<int, int64_t> waited_ns;  // by rank: how long it waited for the late one
 };
-Latecomer find_latecomer(const std::map<int, Attendance>& ranks);
+Straggler find_straggler(const std::map<int, Attendance>& ranks);
 
 // The ranks of a group, compared at each operation once all of them are known to have left it.
-class RollCall {
+class StragglerDetector {
  public:
   struct Rank {
     uint64_t operations = 0, late = 0;  // number it was seen at; number it was late for
@@ -74,7 +74,7 @@ class RollCall {
 
   const std::map<int, Rank>& ranks() const { return ranks_; }
   const std::map<std::pair<int, int>, int64_t>& waited_ns() const { return waited_ns_; }  // by who waited, and for whom
-  uint64_t latecomers() const;                                                            // in all operations
+  uint64_t stragglers() const;                                                            // in all operations
   // "rank 3 came last to 97 of the last 100 operations that had to wait for somebody, 5.1 ms after the others in the
   // median": about the rank that is late most often; by_most: only if more often than all others together.
   std::optional<std::string> sentence(bool by_most = false) const;
@@ -88,7 +88,7 @@ class RollCall {
   std::map<int, uint64_t> last_;  // by rank: the last operation that it has left
   std::map<int, Rank> ranks_;
   std::map<std::pair<int, int>, int64_t> waited_ns_;
-  std::deque<std::pair<int, int64_t>> latecomers_;  // the last ones: rank, nanoseconds
+  std::deque<std::pair<int, int64_t>> stragglers_;  // the last ones: rank, nanoseconds
 };
 
 // The ranks of this host with files in the folder of this rank's file, read again and again.
@@ -107,7 +107,7 @@ class Attendants {
 
   struct Attendant {
     TraceFile file;
-    Way way;
+    AttendanceReader reader;
   };
   const Recorder& mine_;
   std::map<int, Attendant> all_;

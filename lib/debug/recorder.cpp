@@ -34,13 +34,14 @@ Registry& registry();
 
 // A program that exits normally leaves no files, even if it has not destroyed its communicators. Only the files of
 // communicators that failed or are in an operation are left, for people who ask why. The end of a GPU's operation may
-// not have been seen yet.
+// not have been seen yet, unless it is known what it waits for.
 void remove_files() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (const Recorder* recorder : all.all) {
     const Trace trace = read_trace(*recorder);
-    const bool is_evidence = recorder->is_on_gpu() ? trace.has_failed() : trace.is_evidence();
+    const bool is_evidence =
+        recorder->is_on_gpu() && trace.wait.awaited.empty() ? trace.has_failed() : trace.is_evidence();
     if (!recorder->path().empty() && !is_evidence) unlink(recorder->path().c_str());
   }
 }

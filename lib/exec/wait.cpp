@@ -23,6 +23,20 @@ constexpr uint64_t kBlindSleepNs = 1'000'000;  // if a transport has nothing to 
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
+// Links may wait for the same descriptors, and poll(2) takes no more entries than a process may have descriptors.
+void merge(std::vector<pollfd>* fds) {
+  std::ranges::sort(*fds, {}, &pollfd::fd);
+  size_t n = 0;
+  for (const pollfd& one : *fds) {
+    if (one.fd < 0) continue;
+    if (n > 0 && (*fds)[n - 1].fd == one.fd)
+      (*fds)[n - 1].events |= one.events;
+    else
+      (*fds)[n++] = one;
+  }
+  fds->resize(n);
+}
+
 // Whether another process keeps taking this thread's CPU, though the thread does not give it up.
 bool has_stranger(int64_t now) {
   static thread_local int64_t looked_ns = 0;
@@ -157,7 +171,8 @@ class Idle {
         if (wait.at_most_ns > 0) most_ns = std::min(most_ns, wait.at_most_ns);
         if (wait.at_most_ns == 0 && wait.fd < 0) most_ns = std::min(most_ns, kBlindSleepNs);
       }
-      const timespec limit{0, static_cast<long>(most_ns)};
+      merge(&fds);
+      const timespec limit{0, static_cast<long>(most_ns)};  // the kernel may add the thread's timer slack, 50 us
       ::ppoll(fds.data(), fds.size(), &limit, nullptr);
     }
     for (const Blockers::Sleeper& s : sleepers) s.link->wait_end();

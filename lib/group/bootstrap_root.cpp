@@ -222,7 +222,7 @@ std::string RootServer::describe_misfits() const {
     text += before + host + ", because " + why;
     before = "; ";
   }
-  return text + " (is TUTTI_SECRET, or the unique id, the same everywhere?)";
+  return text.find("secret") == text.npos ? text : text + " (is TUTTI_SECRET, or the unique id, the same everywhere?)";
 }
 
 namespace {

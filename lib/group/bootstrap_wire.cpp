@@ -10,7 +10,9 @@
 namespace tutti {
 
 std::string make_frame(FrameKind kind, std::string_view body, int rank) {
-  return ByteWriter().put(FrameHeader{kind, rank, body.size()}).take().append(body);
+  std::string frame = ByteWriter().put(FrameHeader{kind, rank, body.size()}).take();
+  frame.append(body);
+  return frame;
 }
 
 uint64_t root_door(const Key& key) {

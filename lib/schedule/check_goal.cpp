@@ -70,7 +70,7 @@ Result<GoalTable> goal_table(int n_ranks, const CheckOptions& options) {
   const auto n = static_cast<uint32_t>(n_ranks);
   GoalTable table;
   table.reduces = traits(goal).reduces;
-  if (traits(goal).in_blocks() || goal == Goal::kGather || goal == Goal::kScatter) table.logical_blocks = n;
+  if (traits(goal).has_block_per_rank()) table.logical_blocks = n;
   if (goal == Goal::kAllToAll) table.logical_blocks = n * n;
   for (uint32_t rank = 0; rank < n; rank++)
     table.ranks.push_back(blocks_of(goal, n, rank, static_cast<int>(rank) == options.root));

@@ -325,6 +325,28 @@ TEST_CASE("garbage, another version and a wrong door are refused with the reason
   CHECK(has(server_refusal(&hello, sizeof hello), "kind 3"));
 }
 
+TEST_CASE("a client of another version is told both versions") {
+  const bool encrypts = GENERATE(false, true);
+  const std::string hello = [&] {
+    Hello other = genuine_hello(key("secret"), HelloKind::kTcp, 3, 5);
+    other.version++;
+    return std::string(reinterpret_cast<const char*>(&other), sizeof other);
+  }();
+  Pair pair;
+  Key secret = key("secret");
+  secret.encrypts = encrypts;
+  Handshake client = Handshake::client(secret, HelloKind::kTcp, 3, 5);
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  char said[sizeof(Hello)];
+  REQUIRE(::recv(pair.b.get(), said, sizeof said, 0) == sizeof said);
+  send_bytes(pair.a, hello.data(), hello.size());  // as if the client's had been that
+  CHECK(server.advance(pair.b.get()) == Status::kFailed);
+  CHECK(client.advance(pair.a.get()) == Status::kFailed);
+  CHECK(has(client.why(), "the other side speaks version"));
+  CHECK(client.is_misfit());
+}
+
 TEST_CASE("random bytes never get in") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; round++) {

@@ -212,7 +212,8 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     refused(gather(two, huge), "displs[1]=18446744073709551615");
     refused(gather(nullptr, apart), "recvcounts is NULL");
     refused(gather(two, nullptr), "displs is NULL");
-    refused(tuttiAllGatherv(b + 2 * (1 - rank), b, two, apart, tuttiFloat, comm, nullptr), "overlap");  // the other's
+    refused(tuttiAllGatherv(b + 2 * (1 - rank), b, two, apart, tuttiFloat, comm, nullptr),
+            "overlap in memory (sendbuff and recvbuff; at ");  // the other's
     refused(tuttiReduceScatterv(a, b, huge, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts[1]=18446744073709551615");
     refused(tuttiReduceScatterv(a, b, nullptr, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts is NULL");
     const auto exchange = [&](const size_t* sends, const size_t* from, const size_t* recvs, const size_t* to) {
@@ -228,7 +229,8 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     refused(exchange(two, apart, two, overlapping),
             "recvcounts[0]=2 at rdispls[0]=0 and recvcounts[1]=2 at rdispls[1]=1 overlap");
     const size_t six_and_one[] = {6, 1}, behind_the_one[] = {3, 6};
-    refused(tuttiAlltoAllv(a, six_and_one, overlapping, a, two, behind_the_one, tuttiFloat, comm, nullptr), "overlap");
+    refused(tuttiAlltoAllv(a, six_and_one, overlapping, a, two, behind_the_one, tuttiFloat, comm, nullptr),
+            "overlap in memory (sendbuff and recvbuff; at ");
     outcome.take(exchange(two, overlapping, two, apart));  // blocks to send may overlap
     const size_t first_only[] = {2, 0};
     outcome.take(gather(first_only, huge));  // displs of empty blocks are ignored

@@ -63,11 +63,11 @@ void count(const std::string& folder, const std::vector<int>& plan, Figures* fig
     if (!file) continue;
     if (!clock) clock.emplace(file.value().header());
     const Trace trace = file.value().read(*clock);
-    for (const Attendance& at : Way().follow(trace)) operations[at.sequence].emplace(trace.rank, at);
+    for (const Attendance& at : AttendanceReader().follow(trace)) operations[at.sequence].emplace(trace.rank, at);
     unlink(path.c_str());
   }
   for (uint64_t step = 1; step < kSteps; step++) {
-    const int expected = plan[step], found = find_latecomer(operations[step + 1]).rank;
+    const int expected = plan[step], found = find_straggler(operations[step + 1]).rank;
     (expected >= 0 ? figures->late : figures->others)++;
     if (expected >= 0 && found == expected) figures->named++;
     if (found >= 0 && found != expected) figures->falsely++;

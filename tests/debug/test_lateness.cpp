@@ -30,12 +30,12 @@ tutti::TracedOperation operation(uint64_t nth, tutti::Collective collective, int
 }  // namespace
 
 TEST_CASE("who comes last by its own doing is late, and the others waited for it") {
-  const auto found = tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(11, 16, 11)}, {2, at(15, 16, 15)}});
+  const auto found = tutti::find_straggler({{0, at(10, 16, 10)}, {1, at(11, 16, 11)}, {2, at(15, 16, 15)}});
   CHECK(found.rank == 2);
   CHECK(found.late_ns == 5 * kMs);  // after rank 0: the median of two is the first
   CHECK(found.waited_ns == std::map<int, int64_t>{{0, 5 * kMs}, {1, 4 * kMs}});
   // On one host this holds for a broadcast, too, which some ranks leave before others come.
-  CHECK(tutti::find_latecomer({{0, at(10, 16, 10, 1, 0, false)}, {1, at(15, 16, 15, 1, 0, false)}}).rank == 1);
+  CHECK(tutti::find_straggler({{0, at(10, 16, 10, 1, 0, false)}, {1, at(15, 16, 15, 1, 0, false)}}).rank == 1);
 }
 
 TEST_CASE("nobody leaves what gives each something of all before all have come") {
@@ -43,7 +43,7 @@ TEST_CASE("nobody leaves what gives each something of all before all have come")
   const auto joins = [](tutti::Collective collective) {
     tutti::Trace trace;
     trace.operations = {operation(1, collective, 10, 12)};
-    return tutti::Way().follow(trace).at(0).joins;
+    return tutti::AttendanceReader().follow(trace).at(0).joins;
   };
   for (const auto all : {kAllReduce, kAllReduceQuantized, kAllGather, kReduceScatter, kAllToAll, kBarrier, kFinalize})
     CHECK(joins(all));
@@ -52,28 +52,28 @@ TEST_CASE("nobody leaves what gives each something of all before all have come")
 
 TEST_CASE("who was held up in the operation before is not late") {
   // Rank 1 left the previous operation 5 ms after the others, and computes for as long as they do.
-  CHECK(tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(15, 16, 10)}, {2, at(10, 16, 10)}}).rank == -1);
+  CHECK(tutti::find_straggler({{0, at(10, 16, 10)}, {1, at(15, 16, 10)}, {2, at(10, 16, 10)}}).rank == -1);
   // Rank 2 was held up in the same way, and then was late itself by 2 ms.
-  const auto found = tutti::find_latecomer({{0, at(10, 18, 10)}, {1, at(15, 18, 10)}, {2, at(17, 18, 12)}});
+  const auto found = tutti::find_straggler({{0, at(10, 18, 10)}, {1, at(15, 18, 10)}, {2, at(17, 18, 12)}});
   CHECK(found.rank == 2);
   CHECK(found.late_ns == 2 * kMs);
 }
 
 TEST_CASE("who takes long but comes first, or all that are slow together, are not late") {
-  CHECK(tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(5, 16, 40)}, {2, at(10, 16, 10)}}).rank == -1);
-  CHECK(tutti::find_latecomer({{0, at(50, 51, 50)}, {1, at(50.5, 51, 50.5)}}).rank == -1);
-  CHECK(tutti::find_latecomer({{0, at(50, 51, 50)}}).rank == -1);
-  CHECK(tutti::find_latecomer({}).rank == -1);
+  CHECK(tutti::find_straggler({{0, at(10, 16, 10)}, {1, at(5, 16, 40)}, {2, at(10, 16, 10)}}).rank == -1);
+  CHECK(tutti::find_straggler({{0, at(50, 51, 50)}, {1, at(50.5, 51, 50.5)}}).rank == -1);
+  CHECK(tutti::find_straggler({{0, at(50, 51, 50)}}).rank == -1);
+  CHECK(tutti::find_straggler({}).rank == -1);
 }
 
 TEST_CASE("of two that are late it is the later one") {
-  CHECK(tutti::find_latecomer({{0, at(0, 9, 1)}, {1, at(5, 9, 6)}, {2, at(5.5, 9, 6.5)}, {3, at(0, 9, 1)}}).rank == 2);
+  CHECK(tutti::find_straggler({{0, at(0, 9, 1)}, {1, at(5, 9, 6)}, {2, at(5.5, 9, 6.5)}, {3, at(0, 9, 1)}}).rank == 2);
 }
 
 TEST_CASE("between hosts, whose clocks differ, it counts how long before the end a rank came") {
   constexpr int kHour = 3'600'000;
   const auto came = [&](bool joins, int at_ms) {
-    return tutti::find_latecomer({{0, at(10, 16, 10, 1, 0, joins)},
+    return tutti::find_straggler({{0, at(10, 16, 10, 1, 0, joins)},
                                   {1, at(10, 16, 10, 1, 0, joins)},
                                   {2, at(kHour + at_ms, kHour + 116, 15, 1, 1, joins)}});
   };
@@ -83,27 +83,27 @@ TEST_CASE("between hosts, whose clocks differ, it counts how long before the end
   CHECK(came(false, 115).rank == -1);  // ranks leave a broadcast at different times
 }
 
-TEST_CASE("a rank's way is what it was outside of operations, messages included") {
+TEST_CASE("what is read of a rank is what it was outside of operations, messages included") {
   using enum tutti::Collective;
   tutti::Trace trace;
   trace.operations = {operation(1, kAllReduce, 10, 12), operation(2, kSendRecv, 15, 18),
                       operation(3, kBroadcast, 20, 21)};
-  tutti::Way way;
-  const auto ended = way.follow(trace);
+  tutti::AttendanceReader reader;
+  const auto ended = reader.follow(trace);
   REQUIRE(ended.size() == 2);
   CHECK(ended[0].outside_ns == 0);  // unknown before the first operation
   CHECK(ended[0].joins);
   CHECK(ended[1].outside_ns == 5 * kMs);  // 3 before the message, 2 after it
   CHECK_FALSE(ended[1].joins);
-  CHECK(way.read() == 3);
+  CHECK(reader.read() == 3);
 
   // An operation in progress is reported next time; one that was overwritten meanwhile is not guessed at.
   trace.operations = {operation(4, kAllReduce, 25, 26), operation(5, kAllReduce, 27, 0)};
-  CHECK(way.follow(trace).at(0).outside_ns == 4 * kMs);
-  CHECK(way.read() == 4);
+  CHECK(reader.follow(trace).at(0).outside_ns == 4 * kMs);
+  CHECK(reader.read() == 4);
   trace.operations = {operation(5, kAllReduce, 27, 29), operation(9, kAllReduce, 60, 61),
                       operation(10, kAllReduce, 62, 63)};
-  const auto later = way.follow(trace);
+  const auto later = reader.follow(trace);
   REQUIRE(later.size() == 3);
   CHECK(later[0].outside_ns == 1 * kMs);
   CHECK(later[1].outside_ns == 0);
@@ -111,7 +111,7 @@ TEST_CASE("a rank's way is what it was outside of operations, messages included"
 }
 
 TEST_CASE("operations are compared when all have left them") {
-  tutti::RollCall roll;
+  tutti::StragglerDetector roll;
   for (uint64_t i = 1; i <= 10; i++) {
     const auto t = static_cast<double>(100 * i);
     roll.enter(0, {at(t, t + 6, 94, i)});
@@ -138,7 +138,7 @@ TEST_CASE("operations are compared when all have left them") {
 }
 
 TEST_CASE("an operation is compared once, however often its entries come") {
-  tutti::RollCall roll;
+  tutti::StragglerDetector roll;
   for (int i = 0; i < 3; i++) {
     roll.enter({{0, {at(0, 9, 0, 1), at(9, 18, 0, 2)}}, {1, {at(5, 9, 5, 1), at(14, 18, 5, 2)}}});
     roll.compare();
@@ -154,7 +154,7 @@ TEST_CASE("an operation is compared once, however often its entries come") {
 }
 
 TEST_CASE("the worst that a rank was late by stays") {
-  tutti::RollCall roll;
+  tutti::StragglerDetector roll;
   roll.enter({{0, {at(0, 9, 0, 1), at(20, 29, 0, 2)}}, {1, {at(8, 9, 8, 1), at(23, 29, 3, 2)}}});
   roll.compare_all();
   CHECK(roll.ranks().at(1).late_ns == 11 * kMs);
@@ -162,7 +162,7 @@ TEST_CASE("the worst that a rank was late by stays") {
 }
 
 TEST_CASE("who was late long ago is not who is late now") {
-  tutti::RollCall roll;
+  tutti::StragglerDetector roll;
   for (uint64_t i = 1; i <= 250; i++)
     for (int rank = 0; rank < 3; rank++) {
       const double late = rank == (i <= 150 ? 1 : 2) ? 5 : 0;
@@ -278,7 +278,7 @@ TEST_CASE("the first rank of a host tells of no operation that one of its ranks 
 }
 
 TEST_CASE("a rank that ends no more operations does not keep those of the others") {
-  tutti::RollCall roll;
+  tutti::StragglerDetector roll;
   roll.enter(2, {at(0, 1, 0)});
   for (uint64_t i = 1; i <= 5000; i++) {
     for (int rank = 0; rank < 2; rank++) roll.enter(rank, {at(0, 1, 0, i)});

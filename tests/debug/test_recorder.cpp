@@ -378,6 +378,21 @@ TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one 
   }
 }
 
+TEST_CASE("a program that ends while its GPU waits for a rank leaves a file that says so") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  const pid_t child = fork();
+  if (child == 0) {
+    auto* recorder = new Recorder(true);
+    recorder->share(0, 2, 1);
+    recorder->begin(sum(1));
+    const int awaited = 1;
+    recorder->record_wait(0, {&awaited, 1});
+    exit(0);
+  }
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK(trace_files(folder.path).size() == 1);
+}
+
 TEST_CASE("a forked child that ends does not take its parent's file along") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   Recorder recorder;

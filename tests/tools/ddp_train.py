@@ -134,8 +134,10 @@ def many_parts(folder):
 def launcher_and_scaling(one):
     env = dict(os.environ, TUTTI_RANK="0", TUTTI_NRANKS="1", TUTTI_ROOT=f"127.0.0.1:{20000 + os.getpid() % 20000}",
                TUTTI_SECRET="between us")
-    run = Run("--procs", 0, env=env).good()
+    run = Run(env=env).good()
     run.check(run.distance(one) < 1e-4, "the launcher's ranks train alike")
+    run = Run("--threads", env=env).good()
+    run.check(run.distance(one) < 1e-4, "threads are ranks of their own, whatever the launcher says")
     scaling = Run("--procs", 2, "--scaling")
     rows = [line.split() for line in scaling.output.splitlines() if line.startswith(("strong", "weak"))]
     scaling.check(scaling.status == 0 and len(rows) == 16, "a row for each combination and number of ranks")

@@ -95,6 +95,21 @@ class Failures(unittest.TestCase):
 
         ranks.run(late, 3, joined=False)
 
+    def test_rank_that_comes_after_the_others_gave_up(self):
+        def late(rank, size, path):
+            gave_up = f"{path} rank "
+            if rank == 2:
+                while not (os.path.exists(gave_up + "0") and os.path.exists(gave_up + "1")):
+                    time.sleep(0.01)
+            began = time.monotonic()
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 of 3 never joined"):
+                ranks.init(prerequisites.BACKEND, path, rank, size, 3)
+            if rank == 2:
+                self.assertLess(time.monotonic() - began, 2.5)
+            open(gave_up + str(rank), "w").close()
+
+        ranks.run(late, 3, joined=False)
+
     def test_absent_from_an_operation(self):
         def body(rank, n):
             if rank == 0:
@@ -199,6 +214,21 @@ class Failures(unittest.TestCase):
 
         for dying in (1, 2):
             self.run_ranks(3, body, dies=dying)
+
+    def test_survivors_all_name_the_rank_that_died_before_a_subgroup(self):
+        def body(rank, n):
+            dist.barrier()
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"rank {rank} has left the barrier", "")
+            if rank == 3:
+                store.wait([f"rank {other} has left the barrier" for other in range(n)])
+                os._exit(0)
+            time.sleep(0.3 * rank)
+            if rank != 0:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 died before .* 2 is 3"):
+                    dist.new_group([1, 2, 3])
+
+        self.run_ranks(4, body, dies=3)
 
     def test_end_without_destruction(self):
         """A program may forget destroy_process_group, even with operations that nobody has waited for."""

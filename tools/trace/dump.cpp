@@ -78,12 +78,12 @@ Result<Dump> read_dump(const std::string& path) {
   return dump;
 }
 
-std::map<std::string, RollCall> roll_calls(const std::vector<Dump>& dumps) {
-  std::map<std::string, RollCall> groups;
+std::map<std::string, StragglerDetector> roll_calls(const std::vector<Dump>& dumps) {
+  std::map<std::string, StragglerDetector> groups;
   std::map<std::pair<std::string, uint64_t>, int> hosts;
   for (const Dump& dump : dumps) {
     const int host = hosts.try_emplace({dump.host, dump.machine}, static_cast<int>(hosts.size())).first->second;
-    auto ended = Way().follow(to_trace(dump));
+    auto ended = AttendanceReader().follow(to_trace(dump));
     for (Attendance& at : ended) at.host = host;
     groups[dump.group].enter(dump.rank, ended);
   }

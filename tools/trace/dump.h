@@ -34,6 +34,6 @@ struct Dump {
 
 Result<Dump> read_dump(const std::string& path);
 // Which ranks came late, by group.
-std::map<std::string, RollCall> roll_calls(const std::vector<Dump>& dumps);
+std::map<std::string, StragglerDetector> roll_calls(const std::vector<Dump>& dumps);
 
 }  // namespace tutti::trace

@@ -90,7 +90,7 @@ int explain(const std::string& folder, int pid) {
   return 0;
 }
 
-void print_late(const std::string& group, const RollCall& roll) {
+void print_late(const std::string& group, const StragglerDetector& roll) {
   printf("group %s: which ranks were late for operations\n", group.c_str());
   printf("  rank  operations  late   total s   worst ms  waited for it, s\n");
   for (const auto& [rank, r] : roll.ranks())
@@ -122,8 +122,8 @@ int late(const std::string& folder, int pid) {
   const auto groups = chosen_groups(folder, pid);
   if (groups.empty()) return none_found(folder);
   for (const auto& [number, ranks] : groups) {
-    RollCall roll;
-    for (const auto& [rank, witness] : ranks) roll.enter(rank, Way().follow(witness.trace));
+    StragglerDetector roll;
+    for (const auto& [rank, witness] : ranks) roll.enter(rank, AttendanceReader().follow(witness.trace));
     roll.compare();
     print_late(format("%016llx", static_cast<unsigned long long>(number)), roll);
     if (static_cast<int>(ranks.size()) == ranks.begin()->second.trace.n_ranks) continue;

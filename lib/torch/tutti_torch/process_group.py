@@ -62,12 +62,13 @@ class TuttiProcessGroup(Reductions, Exchanges):
         op_s = limit_s(timeout, "TUTTI_OP_TIMEOUT")
         deterministic = torch.are_deterministic_algorithms_enabled()
         # The limit for each message, since channels have none.
-        named = os.environ.get("TUTTI_OP_TIMEOUT", "") if op_s == library.UNDEFINED_INT else ""
-        self._message_limit = timedelta(seconds=int(named)) if named.isdigit() else timeout
+        self._message_limit = _named_limit(op_s, "TUTTI_OP_TIMEOUT", timeout)
 
-        def join(unique: bytes, device: int | None, *broken: Callable[[], BaseException | None]) -> Communicator:
+        def join(
+            unique: bytes, device: int | None, broken: Callable[[], BaseException | None] = lambda: None
+        ) -> Communicator:
             options = library.config(init_s, op_s, deterministic, device)
-            return Communicator(unique, rank, size, options, label, *broken)
+            return Communicator(unique, rank, size, options, label, broken)
 
         communicator: Communicator
         own_store = store
@@ -75,16 +76,11 @@ class TuttiProcessGroup(Reductions, Exchanges):
             communicator = NoCommunicator("the group has no peers yet (enable_reconfigure=True): call _reconfigure")
         else:
             meeting = Meeting(store, rank, functools.partial(_lost_of, list(global_ranks)), label)
-            unique = meeting.exchange_id(timeout)
+            unique = meeting.exchange_id(_named_limit(init_s, "TUTTI_INIT_TIMEOUT", timeout))
             try:
                 communicator = join(unique, None, meeting.broken)
             except TuttiError as error:
-                if rank == 0:
-                    meeting.refuse(error)
-                if error.code != library.TIMEOUT:
-                    raise
-                sentence = f"{error}: all ranks must call init_process_group or new_group within its timeout"
-                raise TuttiError(sentence, error.code) from None
+                raise meeting.explain(error) from None
             if rank == 0:
                 forget_id(store)
             # The prefix hides what an earlier group of the same name has left in the store.
@@ -258,6 +254,12 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
 class SortingProcessGroup(Sorting, TuttiProcessGroup):
     """A group of several backends, or one whose calls are compared (TORCH_DISTRIBUTED_DEBUG=DETAIL) or recorded."""
+
+
+def _named_limit(seconds: int, variable: str, timeout: timedelta) -> timedelta:
+    """The limit that limit_s() has left to the environment variable, else c10d's time-out."""
+    named = os.environ.get(variable, "") if seconds == library.UNDEFINED_INT else ""
+    return timedelta(seconds=int(named)) if named.isdigit() else timeout
 
 
 def _label(global_ranks: Sequence[int]) -> str:

@@ -47,7 +47,7 @@ class Meeting:
             try:
                 unique = make_id()
             except TuttiError as error:
-                self.refuse(error)
+                self._refuse(error)
                 raise
             self._store.set(_ID, _GOOD + unique)
             return unique
@@ -67,10 +67,21 @@ class Meeting:
             raise TuttiError(answer[1:].decode(), library.REMOTE_ERROR)
         return answer[1:]
 
-    def refuse(self, error: TuttiError) -> None:
+    def _refuse(self, error: TuttiError) -> None:
         """Called by rank 0: who comes now fails at once."""
         with contextlib.suppress(RuntimeError):  # the store may be gone
             self._store.set(_ID, _BAD + str(error).encode())
+
+    def explain(self, error: TuttiError) -> TuttiError:
+        """Why the group has not formed. Another rank may have given up first, because of a death."""
+        death = self._death()
+        if death is not None and error.code == library.REMOTE_ERROR and "died before" not in str(error):
+            error = TuttiError(f"{death} ({error})", error.code)
+        if error.code == library.TIMEOUT:
+            error = TuttiError(f"{error}: all ranks must call init_process_group or new_group in time", error.code)
+        if self._rank == 0:
+            self._refuse(error)
+        return error
 
     def broken(self) -> TuttiError | None:
         """Why the group will never form, if so."""

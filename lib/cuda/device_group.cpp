@@ -1,23 +1,24 @@
-#include "cuda/household.h"
+#include "cuda/device_group.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace tutti::cuda {
 
-Household::Household(GpuStreams& streams, const std::vector<int>& ranks)
+DeviceGroup::DeviceGroup(GpuStreams& streams, const std::vector<int>& ranks)
     : streams_(streams), meeting_(std::make_shared<Meeting>(ranks)), end_(streams), captured_end_(streams) {
-  for (size_t place = 0; place < ranks.size(); place++) seats_.emplace_back(streams);
+  for (size_t place = 0; place < ranks.size(); place++) entries_.emplace_back(streams);
 }
 
 // The handle of a per-thread stream means another stream in every thread, so only the rank itself can record its event.
-Result<void> Household::announce(size_t place, const Turn& turn) {
-  Seat& seat = seats_[place];
-  seat.turn = turn;
-  return streams_.is_per_thread(turn.stream) ? seat.come.record(turn.stream) : Result<void>();
+Result<void> DeviceGroup::announce(size_t place, const Turn& turn) {
+  Entry& entry = entries_[place];
+  entry.turn = turn;
+  return streams_.is_per_thread(turn.stream) ? entry.come.record(turn.stream) : Result<void>();
 }
 
-Result<void> Household::enqueue(size_t place, uint64_t round, const Arrivals& everyone, const EnqueueAll& enqueue_all) {
+Result<void> DeviceGroup::enqueue(size_t place, uint64_t round, const Arrivals& everyone,
+                                  const EnqueueAll& enqueue_all) {
   if (place == kLeader) {
     failure_.reset();
     auto enqueued = enqueue_once(everyone, enqueue_all);
@@ -25,32 +26,32 @@ Result<void> Household::enqueue(size_t place, uint64_t round, const Arrivals& ev
     enqueued_.store(round, std::memory_order_release);
   }
   if (failure_) return *failure_;
-  const Turn& turn = seats_[place].turn;
+  const Turn& turn = entries_[place].turn;
   if (!streams_.is_per_thread(turn.stream) || turn.stream_id == leading_.stream_id) return {};
   return streams_.wait(turn.stream, (turn.is_captured ? captured_end_ : end_).get());
 }
 
-Result<void> Household::enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all) {
-  leading_ = seats_[kLeader].turn;
+Result<void> DeviceGroup::enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all) {
+  leading_ = entries_[kLeader].turn;
   TUTTI_TRY(check_captured_alike());
   const std::vector<size_t> others = other_streams();
   for (const size_t place : others) {
-    Seat& seat = seats_[place];
-    if (!streams_.is_per_thread(seat.turn.stream)) TUTTI_TRY(seat.come.record(seat.turn.stream));
-    TUTTI_TRY(streams_.wait(leading_.stream, seat.come.get()));
+    Entry& entry = entries_[place];
+    if (!streams_.is_per_thread(entry.turn.stream)) TUTTI_TRY(entry.come.record(entry.turn.stream));
+    TUTTI_TRY(streams_.wait(leading_.stream, entry.come.get()));
   }
   TUTTI_TRY(enqueue_all(everyone, leading_.stream));
   OwnedEvent& end = leading_.is_captured ? captured_end_ : end_;
   TUTTI_TRY(end.record(leading_.stream));
   for (const size_t place : others)
-    if (const StreamRef stream = seats_[place].turn.stream; !streams_.is_per_thread(stream))
+    if (const StreamRef stream = entries_[place].turn.stream; !streams_.is_per_thread(stream))
       TUTTI_TRY(streams_.wait(stream, end.get()));
   return {};
 }
 
-Result<void> Household::check_captured_alike() const {
-  for (size_t place = 0; place < seats_.size(); place++)
-    if (const bool is_captured = seats_[place].turn.is_captured; is_captured != leading_.is_captured)
+Result<void> DeviceGroup::check_captured_alike() const {
+  for (size_t place = 0; place < entries_.size(); place++)
+    if (const bool is_captured = entries_[place].turn.is_captured; is_captured != leading_.is_captured)
       return Error{Code::kInvalidUsage,
                    format("rank %d's stream is captured and rank %d's is not: ranks of a process that share a GPU must "
                           "be captured together",
@@ -59,11 +60,11 @@ Result<void> Household::check_captured_alike() const {
 }
 
 // One place for each distinct stream other than the leader's.
-std::vector<size_t> Household::other_streams() const {
+std::vector<size_t> DeviceGroup::other_streams() const {
   std::vector<size_t> places;
   std::vector<uint64_t> seen = {leading_.stream_id};
-  for (size_t place = 0; place < seats_.size(); place++) {
-    const uint64_t id = seats_[place].turn.stream_id;
+  for (size_t place = 0; place < entries_.size(); place++) {
+    const uint64_t id = entries_[place].turn.stream_id;
     if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
     seen.push_back(id);
     places.push_back(place);
@@ -71,12 +72,12 @@ std::vector<size_t> Household::other_streams() const {
   return places;
 }
 
-Result<bool> Resident::meet(const Operation& operation, const Turn& turn) {
-  if (!std::exchange(is_coming_, true)) TUTTI_TRY(household_->announce(place_, turn));
+Result<bool> DeviceGroupMember::meet(const Operation& operation, const Turn& turn) {
+  if (!std::exchange(is_coming_, true)) TUTTI_TRY(device_group_->announce(place_, turn));
   if (!have_all_come_) {
     TUTTI_TRY_ASSIGN(have_all_come_, attendee_.come(operation, true));
   }
-  if (!have_all_come_ || !household_->is_enqueued_for(place_, attendee_.round())) return false;
+  if (!have_all_come_ || !device_group_->is_enqueued_for(place_, attendee_.round())) return false;
   is_coming_ = have_all_come_ = false;
   return true;
 }

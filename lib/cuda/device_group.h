@@ -5,7 +5,7 @@
 // H100 took 75 us where each told its own stream to wait. A rank's call returns when all is enqueued, so a thread that
 // holds several ranks groups its calls.
 //
-// Threading: a Household is shared by its ranks; a Resident belongs to one of them.
+// Threading: a DeviceGroup is shared by its ranks; a DeviceGroupMember belongs to one of them.
 #pragma once
 
 #include <atomic>
@@ -19,18 +19,18 @@
 
 namespace tutti::cuda {
 
-// Enqueues what all ranks have called in a stream. The calls are in the order of the household's ranks.
+// Enqueues what all ranks have called in a stream. The calls are in the order of the group's ranks.
 using EnqueueAll = std::function<Result<void>(const Arrivals&, StreamRef)>;
 
-class Household {
+class DeviceGroup {
  public:
-  Household(GpuStreams& streams, const std::vector<int>& ranks);
+  DeviceGroup(GpuStreams& streams, const std::vector<int>& ranks);
   const std::vector<int>& ranks() const { return meeting_->ranks(); }
 
  private:
-  friend class Resident;
-  struct Seat {
-    explicit Seat(GpuStreams& streams) : come(streams) {}
+  friend class DeviceGroupMember;
+  struct Entry {
+    explicit Entry(GpuStreams& streams) : come(streams) {}
     Turn turn;
     OwnedEvent come;  // recorded in the rank's stream at its call
   };
@@ -49,7 +49,7 @@ class Household {
 
   GpuStreams& streams_;
   const std::shared_ptr<Meeting> meeting_;
-  std::deque<Seat> seats_;  // each belongs to its rank from its announcement until all have come
+  std::deque<Entry> entries_;  // each belongs to its rank from its announcement until all have come
   // The last round that is enqueued. The leader's release, after it has written the members below, pairs with the other
   // ranks' acquire.
   std::atomic<uint64_t> enqueued_{0};
@@ -58,26 +58,26 @@ class Household {
   OwnedEvent end_, captured_end_;  // recorded after the last round: the first if it was not captured, else the second
 };
 
-class Resident {
+class DeviceGroupMember {
  public:
-  Resident(std::shared_ptr<Household> household, int rank)
-      : household_(std::move(household)),
-        place_(household_->meeting_->place_of(rank)),
-        attendee_(household_->meeting_, rank) {}
+  DeviceGroupMember(std::shared_ptr<DeviceGroup> device_group, int rank)
+      : device_group_(std::move(device_group)),
+        place_(device_group_->meeting_->place_of(rank)),
+        attendee_(device_group_->meeting_, rank) {}
 
   // True for the leader when all have come, for the others when the leader has enqueued their operation. If false, call
   // it again with the same operation.
   Result<bool> meet(const Operation& operation, const Turn& turn);
   // Once meet() is true. The leader enqueues; the others learn whether that succeeded.
   Result<void> enqueue(const EnqueueAll& enqueue_all) {
-    return household_->enqueue(place_, attendee_.round(), attendee_.everyone(), enqueue_all);
+    return device_group_->enqueue(place_, attendee_.round(), attendee_.everyone(), enqueue_all);
   }
   Attendee& attendee() { return attendee_; }
   // Recorded after the last operation that was not captured; null before the first.
-  EventRef end() const { return household_->end_.get(); }
+  EventRef end() const { return device_group_->end_.get(); }
 
  private:
-  const std::shared_ptr<Household> household_;
+  const std::shared_ptr<DeviceGroup> device_group_;
   const size_t place_;
   MeetingAttendee attendee_;
   bool is_coming_ = false, have_all_come_ = false;
