@@ -3,6 +3,7 @@
 #include <sodium.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 namespace tutti {
@@ -18,13 +19,6 @@ constexpr std::array<uint8_t, 32> kRefusal{};  // in place of the server's proof
 bool is_encrypted(const Key& key, HelloKind kind) {
   return key.encrypts && (kind == HelloKind::kBootstrap || kind == HelloKind::kControl || kind == HelloKind::kTcp);
 }
-
-// In place of the server's challenge, of any kind, if it speaks another version.
-struct OtherVersion {
-  char magic[sizeof kMagic];
-  uint8_t version;
-  uint8_t zeros[64 - sizeof kMagic - 1];
-};
 
 std::string other_version(int theirs) {
   return format(
@@ -113,9 +107,10 @@ void Handshake::take_hello(const uint8_t* message) {
   memcpy(&hello, message, sizeof hello);
   if (memcmp(hello.magic, kMagic, sizeof kMagic) != 0) return fail("the other side does not speak Tutti's protocol");
   if (hello.version != kVersion) {
-    OtherVersion answer{{}, kVersion, {}};
-    memcpy(answer.magic, kMagic, sizeof kMagic);
-    queue(&answer, sizeof answer);
+    Hello mine{};  // in place of the challenge, so that the client learns it, too
+    memcpy(mine.magic, kMagic, sizeof kMagic);
+    mine.version = kVersion;
+    queue(&mine, sizeof mine);
     return fail_misfit(other_version(hello.version));
   }
   if (hello.kind != expected_kind_ || hello.to_rank != my_rank_)
@@ -141,7 +136,8 @@ void Handshake::take_hello(const uint8_t* message) {
 }
 
 void Handshake::take_challenge(const uint8_t* message) {
-  if (memcmp(message, kMagic, sizeof kMagic) == 0) return fail_misfit(other_version(message[sizeof kMagic]));
+  const uint8_t version = message[offsetof(Hello, version)];
+  if (memcmp(message, kMagic, sizeof kMagic) == 0 && version != kVersion) return fail_misfit(other_version(version));
   memcpy(said_.server_nonce, message, sizeof said_.server_nonce);
   if (said_.encrypts()) {
     message += sizeof said_.server_nonce;

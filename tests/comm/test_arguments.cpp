@@ -212,8 +212,7 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     refused(gather(two, huge), "displs[1]=18446744073709551615");
     refused(gather(nullptr, apart), "recvcounts is NULL");
     refused(gather(two, nullptr), "displs is NULL");
-    refused(tuttiAllGatherv(b + 2 * (1 - rank), b, two, apart, tuttiFloat, comm, nullptr),
-            "overlap in memory (sendbuff and recvbuff; at ");  // the other's
+    refused(tuttiAllGatherv(b + 2 * (1 - rank), b, two, apart, tuttiFloat, comm, nullptr), "overlap");  // the other's
     refused(tuttiReduceScatterv(a, b, huge, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts[1]=18446744073709551615");
     refused(tuttiReduceScatterv(a, b, nullptr, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts is NULL");
     const auto exchange = [&](const size_t* sends, const size_t* from, const size_t* recvs, const size_t* to) {
