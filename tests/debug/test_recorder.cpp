@@ -361,36 +361,23 @@ TEST_CASE("the first recorder of a process that is to sweep removes what is left
 }
 
 TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one that broke does") {
-  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
-  const bool on_gpu = GENERATE(false, true);  // where an operation's end may not have been seen yet
+  enum Case { kOnHost, kOnGpu, kWaitsOnGpu };  // on a GPU its last operation's end may not have been seen yet
+  const Case how = GENERATE(kOnHost, kOnGpu, kWaitsOnGpu);
   for (const bool breaks : {false, true}) {
+    const tutti_test::Folder folder("TUTTI_TRACE_DIR");
     const pid_t child = fork();
     if (child == 0) {
-      auto* recorder = new Recorder(on_gpu);
-      recorder->share(0, 1, 1);
+      auto* recorder = new Recorder(how != kOnHost);
+      recorder->share(0, 2, 1);
       recorder->begin(sum(1));
-      if (!on_gpu) recorder->end();
+      if (how == kOnHost) recorder->end();
+      if (how == kWaitsOnGpu) recorder->record_wait(0, std::vector{1});
       if (breaks) recorder->fail("because");
       exit(0);
     }
     REQUIRE(waitpid(child, nullptr, 0) == child);
-    CHECK(trace_files(folder.path).size() == (breaks ? 1 : 0));
+    CHECK(trace_files(folder.path).size() == (breaks || how == kWaitsOnGpu ? 1 : 0));
   }
-}
-
-TEST_CASE("a program that ends while its GPU waits for a rank leaves a file that says so") {
-  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
-  const pid_t child = fork();
-  if (child == 0) {
-    auto* recorder = new Recorder(true);
-    recorder->share(0, 2, 1);
-    recorder->begin(sum(1));
-    const int awaited = 1;
-    recorder->record_wait(0, {&awaited, 1});
-    exit(0);
-  }
-  REQUIRE(waitpid(child, nullptr, 0) == child);
-  CHECK(trace_files(folder.path).size() == 1);
 }
 
 TEST_CASE("a forked child that ends does not take its parent's file along") {
