@@ -20,6 +20,13 @@ bool is_encrypted(const Key& key, HelloKind kind) {
   return key.encrypts && (kind == HelloKind::kBootstrap || kind == HelloKind::kControl || kind == HelloKind::kTcp);
 }
 
+Hello empty_hello() {
+  Hello hello{};
+  memcpy(hello.magic, kMagic, sizeof kMagic);
+  hello.version = kVersion;
+  return hello;
+}
+
 std::string other_version(int theirs) {
   return format(
       "the other side speaks version %d of Tutti's wire protocol, this side %d: run the same version of Tutti on every "
@@ -50,8 +57,7 @@ Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int t
                             const std::array<uint32_t, 5>& args, uint64_t door) {
   Handshake h(key, kind, from_rank);
   Hello& hello = h.said_.hello;
-  memcpy(hello.magic, kMagic, sizeof kMagic);
-  hello.version = kVersion;
+  hello = empty_hello();
   if (is_encrypted(key, kind)) {
     hello.ciphers = ciphers_here();
     h.said_.cipher = Cipher::kChaCha20;  // until the server chooses
@@ -107,9 +113,7 @@ void Handshake::take_hello(const uint8_t* message) {
   memcpy(&hello, message, sizeof hello);
   if (memcmp(hello.magic, kMagic, sizeof kMagic) != 0) return fail("the other side does not speak Tutti's protocol");
   if (hello.version != kVersion) {
-    Hello mine{};  // in place of the challenge, so that the client learns it, too
-    memcpy(mine.magic, kMagic, sizeof kMagic);
-    mine.version = kVersion;
+    const Hello mine = empty_hello();  // in place of the challenge, so that the client learns it, too
     queue(&mine, sizeof mine);
     return fail_misfit(other_version(hello.version));
   }

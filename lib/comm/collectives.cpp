@@ -120,8 +120,7 @@ Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, 
   const auto& [collective, algo, lanes, root] = key;
   Schedule schedule = me_.planner->schedule(collective, algo, root, lanes);
   const auto has_ended = [&] { return monitor_.failed() || (gives_up && gives_up()); };
-  TUTTI_TRY(
-      links_.connect(schedule, deadline, [&] { return has_ended() ? LinkPool::Look::kStop : LinkPool::Look::kGoOn; }));
+  TUTTI_TRY(links_.connect(schedule, deadline, [&] { return LinkPool::stop_if(has_ended()); }));
   TUTTI_TRY(monitor_.async_error());
   if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
   keep_program(key, bind_program(std::move(schedule), me_.sizes, std::bind_front(&LinkPool::find, &links_)));

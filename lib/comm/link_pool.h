@@ -27,6 +27,7 @@ class LinkPool {
   // the same operation. `look` says whether to stop early, without an error: the caller has to find that; or whether
   // something else moves, which must not wait for long. `delivers`: only transports that move data between devices.
   enum class Look : uint8_t { kGoOn, kMoves, kStop };
+  static constexpr Look stop_if(bool has_ended) { return has_ended ? Look::kStop : Look::kGoOn; }
   Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<Look()>& look,
                        bool delivers = false);
   // The time-out error, which names the missing links.

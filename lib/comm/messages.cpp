@@ -106,8 +106,8 @@ Result<void> Messages::connect_gpus() {
   const MessageBatch batch(messages, [](const Message& m) { return call_of(m, 0); });
   const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, kGpuChannel);
   const Deadline deadline = Deadline::after_seconds(me_.options.init_timeout_seconds);
-  const auto look = [this] { return monitor_.failed() ? LinkPool::Look::kStop : LinkPool::Look::kGoOn; };
-  return links_.connect(schedule, deadline, look, true);
+  return links_.connect(
+      schedule, deadline, [this] { return LinkPool::stop_if(monitor_.failed()); }, true);
 }
 
 Result<void> Messages::pass_between_gpus(const Operation& operation, const std::vector<Message>& messages) {

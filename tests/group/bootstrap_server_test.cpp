@@ -68,6 +68,16 @@ class Caller {
   FrameReader in_;
 };
 
+// A relay's connection to a root, which is the test: *root is its end.
+RootConnection connection_to(Fd* root) {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  RootConnection up;
+  up.fd.reset(ends[0]);
+  root->reset(ends[1]);
+  return up;
+}
+
 JoinMessage join_of(int rank, int n_ranks, bool is_elsewhere) {
   JoinMessage join = make_join(rank, n_ranks, 60'000);
   join.pid += is_elsewhere ? 1 : 0;
@@ -107,15 +117,13 @@ TEST_CASE("a root's own ranks hear after all others, and what those have heard t
 
 TEST_CASE("of a relay that is lost the process itself is named, on the way up and on the way down") {
   constexpr int kRanks = 32;
-  int ends[2];
-  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-  RootConnection up;
-  up.fd.reset(ends[0]);
+  Fd root;
+  RootConnection up = connection_to(&root);
   up.relay = make_join(5, kRanks, 60'000);
   Door door;
   RelayServer relay(only(std::move(door.listening)), kKey, Deadline::after_seconds(60), std::move(up),
                     make_join(0, kRanks, 60'000));
-  Caller above(relay, Fd(ends[1]), kRanks), rank(relay, door, kRanks), below(relay, door, kRanks);
+  Caller above(relay, std::move(root), kRanks), rank(relay, door, kRanks), below(relay, door, kRanks);
   CHECK(rank.hear() == FrameKind::kRelay);
   rank.say(make_join_frame(make_join(0, kRanks, 60'000)));
   CHECK(above.hear() == FrameKind::kJoin);
@@ -137,14 +145,12 @@ TEST_CASE("of a relay that is lost the process itself is named, on the way up an
 
 TEST_CASE("a relay waits for who has not said yet who it is, but not beyond its limit") {
   constexpr int kRanks = 32;
-  int ends[2];
-  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-  RootConnection up;
-  up.fd.reset(ends[0]);
+  Fd root;
+  RootConnection up = connection_to(&root);
   Door door;
   const Deadline limit = Deadline::after_seconds(1), patience = Deadline::after_seconds(60);
   RelayServer relay(only(std::move(door.listening)), kKey, limit, std::move(up), make_join(0, kRanks, 60'000));
-  Caller above(relay, Fd(ends[1]), kRanks), silent(relay, door, kRanks);
+  Caller above(relay, std::move(root), kRanks), silent(relay, door, kRanks);
   CHECK(silent.hear() == FrameKind::kRelay);
   above.hang_up();
   for (int i = 0; i < 10; i++) relay.turn(1);

@@ -251,6 +251,16 @@ TEST_CASE("shm: whatever is in the segment, a receiver looks for messages nowher
   }
 }
 
+// The link to a hostile rank 1 that sends its address, once the link is ready.
+static Link make_ready(Endpoint& mine, Child& hostile) {
+  const auto address = hostile.mail().receive();
+  REQUIRE(address);
+  auto out = mine.connect(Ask{1}, *address);
+  REQUIRE(out);
+  REQUIRE(until([&] { return poll_once(out.value()).ready; }));
+  return std::move(out).value();
+}
+
 TEST_CASE("shm: who says that it is in this process and is not writes nothing here, and has nothing written") {
   static std::array<char, 3000> target;
   target.fill('.');
@@ -268,16 +278,12 @@ TEST_CASE("shm: who says that it is in this process and is not writes nothing he
     if (!send_raw(taken.value().socket, &kMapped, 1)) return "no answer";
     return mail.receive() ? "" : "no end";
   });
-  const auto address = hostile.mail().receive();
-  REQUIRE(address);
-  auto out = mine.value().connect(Ask{1}, *address);
-  REQUIRE(out);
-  REQUIRE(until([&] { return poll_once(out.value()).ready; }));
-  REQUIRE(out.value().acquire() != nullptr);
+  Link out = make_ready(mine.value(), hostile);
+  REQUIRE(out.acquire() != nullptr);
   const auto bytes = static_cast<uint32_t>(target.size());
-  CHECK(posted_place(out.value(), bytes) == nullptr);
+  CHECK(posted_place(out, bytes) == nullptr);
   void* at = nullptr;
-  CHECK(out.value().acquire(target.data(), bytes, TUTTI_NOT_POSTED, &at) == TUTTI_SLOT);
+  CHECK(out.acquire(target.data(), bytes, TUTTI_NOT_POSTED, &at) == TUTTI_SLOT);
   REQUIRE(hostile.mail().send("end"));
   CHECK(hostile.ended_well());
 }
@@ -294,14 +300,10 @@ TEST_CASE("shm: a peer that sends bells is there, one that sends part of a notic
     if (!mail.receive() || !send_raw(socket, part.data(), part.size())) return "no notice";
     return mail.receive() ? "" : "no end";
   });
-  const auto address = hostile.mail().receive();
-  REQUIRE(address);
-  auto out = mine.value().connect(Ask{1}, *address);
-  REQUIRE(out);
-  REQUIRE(until([&] { return poll_once(out.value()).ready; }));
-  for (int i = 0; i < 1000; i++) REQUIRE(poll_once(out.value()));
+  Link out = make_ready(mine.value(), hostile);
+  for (int i = 0; i < 1000; i++) REQUIRE(poll_once(out));
   REQUIRE(hostile.mail().send("go on"));
-  check_gone(out.value(), "rank 1");
+  check_gone(out, "rank 1");
   REQUIRE(hostile.mail().send("end"));
   CHECK(hostile.ended_well());
 }

@@ -159,8 +159,8 @@ inline void check_gone(Link& link, const std::string& rank) {
 inline bool wakes(const tuttiWait& wait, int64_t ms) {
   std::vector<pollfd> fds{{wait.fd, wait.events, 0}};
   for (uint32_t i = 0; i < wait.n_more; i++) fds.push_back({wait.more[i].fd, wait.more[i].events, 0});
-  int64_t limit_ns = static_cast<int64_t>(wait.at_most_ns), most_ns = ms * 1'000'000;
-  if (limit_ns == 0 && wait.fd < 0) limit_ns = 1'000'000;  // there is nothing to sleep on
+  const int64_t limit_ns = static_cast<int64_t>(wait.at_most_ns);
+  int64_t most_ns = ms * 1'000'000;
   const bool is_limited = limit_ns > 0 && limit_ns <= most_ns;
   if (is_limited) most_ns = limit_ns;
   const timespec most{most_ns / 1'000'000'000, most_ns % 1'000'000'000};

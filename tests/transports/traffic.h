@@ -88,7 +88,8 @@ class Side {
     tuttiWait wait;
     bool woken = true;
     if (link_.wait_begin(&wait)) {
-      woken = wakes(wait, kPatienceMs);
+      const bool is_blind = wait.fd < 0 && wait.at_most_ns == 0;  // there is nothing to sleep on
+      woken = wakes(wait, is_blind ? 1 : kPatienceMs) || is_blind;
       sleeps_++;
     }
     link_.wait_end();
