@@ -23,10 +23,11 @@ constexpr int64_t kShortestSliceNs = 1'500'000;
 // Some 12 slices. Beside one foreign process on 2 CPUs there were up to five, one right after the other, until the
 // kernel moved the ranks to the other CPU.
 constexpr int64_t kMostLostNs = 50'000'000;
+constexpr int64_t kMostLostAgainNs = kShortestSliceNs;  // one slice right after naps
 // An operation may lose this much all the time. Foreign processes that the kernel treats as another group (a session
 // or container of its own) take 2/3 of the time, but between two of their slices there are thousands of operations.
 constexpr int64_t kLostPerOperationNs = 400'000;
-constexpr uint32_t kNaps = 1 << 14;  // a second or more of them: finding out again costs 5 % of it
+constexpr uint32_t kMostNaps = 1 << 14;  // a second or more of them: finding out again costs 1 % of it
 
 }  // namespace
 
@@ -45,10 +46,13 @@ void Yielding::give_way() {
 void Yielding::took(int64_t ns) {
   if (operations_ != kAlways && ns > kLongestTurnNs) operations_ = 0;
   if (operations_ != kAlways || ns < kShortestSliceNs) return;
-  lost_ns_ = std::max<int64_t>(0, lost_ns_ - std::exchange(begun_, 0) * kLostPerOperationNs) + ns;
+  lost_ns_ = std::max<int64_t>(0, lost_ns_ - std::exchange(begun_, 0) * kLostPerOperationNs);
+  if (lost_ns_ == 0) next_naps_ = kFewestNaps;
+  lost_ns_ += ns;
   if (lost_ns_ < kMostLostNs) return;
-  lost_ns_ = 0;
-  naps_ = kNaps;
+  lost_ns_ = kMostLostNs - kMostLostAgainNs;
+  naps_ = next_naps_;
+  next_naps_ = std::min(8 * next_naps_, kMostNaps);
 }
 
 // The kernel adds a thread's timer slack, 50 us by default.

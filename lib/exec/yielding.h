@@ -22,8 +22,8 @@ class Yielding {
   // Whether the next operation yields. Each counts, so that no rank keeps yielding to a peer that the kernel has moved.
   bool begin_operation() {
     if (operations_ == 0) return false;
-    begun_++;
     if (operations_ != kAlways) operations_--;
+    begun_ += naps_ == 0;
     if (naps_ == 0) return true;
     naps_--;
     return false;
@@ -36,8 +36,9 @@ class Yielding {
   int64_t awake_ns(bool has_stranger) const;
   // Lets others run.
   void give_way();
-  // A yield took this long. If others took a time slice, yielding ends; where ranks outnumber the CPUs, only for some
-  // thousand operations, and only if each operation or two costs such a slice.
+  // A yield took this long. If others took a time slice, yielding ends; where ranks outnumber the CPUs, only if each
+  // operation or two costs such a slice, and for a number of operations that grows each time this turns out to be so
+  // still: peers that compute for long between their operations look like foreign processes, until they stop.
   void took(int64_t ns);
   // Whether this rank naps instead of yielding.
   bool naps() const { return naps_ > 0; }
@@ -45,12 +46,14 @@ class Yielding {
  private:
   static constexpr uint32_t kAlways = UINT32_MAX;
   static constexpr uint32_t kOperations = 1 << 14;  // 15 ms or more; finding the peer again takes 0.1 ms
+  static constexpr uint32_t kFewestNaps = 1 << 9;   // 40 ms or more of them
 
   bool limited_;
   uint32_t operations_;  // how many more will yield
-  uint32_t begun_ = 0;   // since others last took a slice
+  uint32_t begun_ = 0;   // and have yielded since others last took a slice
   int64_t lost_ns_ = 0;  // to such slices, less what operations may lose
   uint32_t naps_ = 0;    // how many more operations will nap
+  uint32_t next_naps_ = kFewestNaps;
 };
 
 // Leaves the CPU for some 60 us.
