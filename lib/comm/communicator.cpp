@@ -35,7 +35,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
   const auto set_up = [&] { return comm->setup(rendezvous, deadline); };
   TUTTI_TRY(rendezvous.conclude(forced ? contained(set_up) : forced.error()));
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", comm->n_ranks(), kernels().isa,
-      comm->me_.is_oversubscribed() ? "more ranks than CPUs here" : "a CPU for every rank here");
+      comm->me_.shares_cpus ? "more ranks than CPUs here" : "a CPU for every rank here");
   comm->monitor_.start_metrics(comm->links_);
   if (!comm->is_on_gpu()) return comm;
   comm->gpu_host_ = gpu_host_of(*comm);

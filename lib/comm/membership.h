@@ -25,7 +25,8 @@ struct CommOptions {
   bool deterministic = false;
   bool majority = false;
   bool encrypt = false;
-  int cuda_device = -1;  // of this rank's buffers; -1: they are in host memory
+  int cuda_device = -1;   // of this rank's buffers; -1: they are in host memory
+  uint64_t replaces = 0;  // the group that a shrink leaves, or 0
 
   static Result<CommOptions> from_env();
 };
@@ -39,8 +40,8 @@ struct Membership {
   std::optional<Planner> planner = {};
   uint64_t stream_from_bytes = UINT64_MAX, one_way_from_bytes = UINT64_MAX;
   MessageSizes sizes = {};
+  bool shares_cpus = false;  // ranks outnumber the CPUs here, in this group or another one of this process
 
-  bool is_oversubscribed() const { return roster->here.machine.oversubscription() > 1; }
   bool is_on_gpu() const { return options.cuda_device >= 0; }
   const Layout& layout() const { return planner->layout(); }
   bool leads_host() const { return layout().hosts[static_cast<size_t>(layout().host_of(rank))][0] == rank; }

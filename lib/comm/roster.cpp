@@ -178,18 +178,27 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
   return i;
 }
 
+struct Roster::Known {
+  std::mutex mutex;
+  std::map<uint64_t, std::weak_ptr<const Roster>> rosters;  // by group number
+
+  // Never destroyed: threads may outlive main.
+  static Known& of_process() {
+    static Known& known = *new Known;
+    [[maybe_unused]] static const bool is_held = (hold_while_forking(known.mutex), true);
+    return known;
+  }
+};
+
 Result<std::shared_ptr<const Roster>> Roster::of(const Blobs& introductions, int rank) {
-  static std::mutex mutex;
-  [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
-  // By group number. Never destroyed: threads may outlive main.
-  static auto& known = *new std::map<uint64_t, std::weak_ptr<const Roster>>;
-  const std::lock_guard lock(mutex);
+  Known& known = Known::of_process();
+  const std::lock_guard lock(known.mutex);
   const uint64_t number = number_of(introductions.bytes());
-  std::shared_ptr<const Roster> roster = known[number].lock();
+  std::shared_ptr<const Roster> roster = known.rosters[number].lock();
   if (!roster || roster->blobs_.bytes() != introductions.bytes()) {
     TUTTI_TRY_ASSIGN(roster, read(introductions, rank));
-    std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-    known[number] = roster;
+    std::erase_if(known.rosters, [](const auto& entry) { return entry.second.expired(); });
+    known.rosters[number] = roster;
   }
   if (roster->agrees_) return roster;
   const GroupSettings mine = (*roster)[rank].settings;
@@ -226,6 +235,15 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
   roster->here = all[here];
   roster->cpus_here = findings.cpus(here);
   return std::shared_ptr<const Roster>(std::move(roster));
+}
+
+bool Roster::ranks_share_cpus(uint64_t but) {
+  Known& known = Known::of_process();
+  const std::lock_guard lock(known.mutex);
+  return std::ranges::any_of(known.rosters, [but](const auto& entry) {
+    const auto roster = entry.second.lock();
+    return roster && roster->group != but && roster->here.machine.oversubscription() > 1;
+  });
 }
 
 PeerWatch::Member Roster::member(int rank) const {

@@ -71,6 +71,9 @@ class Roster {
   // The process' roster for these introductions, one of which is that of `rank`. Errors: an introduction is invalid or
   // of another version; settings of two ranks differ (kInvalidUsage names both ranks and the setting).
   static Result<std::shared_ptr<const Roster>> of(const Blobs& introductions, int rank);
+  // Whether the ranks of any group that this process is in outnumber the CPUs here: then a smaller group's ranks share
+  // CPUs with others. `but` does not count: the group that a shrink leaves.
+  static bool ranks_share_cpus(uint64_t but);
 
   Introduction operator[](int rank) const {
     return Introduction::from_bytes(blobs_[static_cast<size_t>(rank)], rank).value();
@@ -89,6 +92,7 @@ class Roster {
   int ranks_of_host = 0;
 
  private:
+  struct Known;
   explicit Roster(const Blobs& introductions) : blobs_(introductions) {}
   static Result<std::shared_ptr<const Roster>> read(const Blobs& introductions, int rank);
 

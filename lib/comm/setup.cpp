@@ -146,11 +146,13 @@ void take_place(PriceList prices, Membership& me, LinkPool& links) {
   if (me.stream_from_bytes == 0)
     me.stream_from_bytes =
         cache_bytes(*me.machine, roster.cpus_here) / (2 * static_cast<uint64_t>(roster.here.machine.ranks));
+  me.shares_cpus = Roster::ranks_share_cpus(me.options.replaces);
   // From this size on one-way data, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
-  if (!me.is_oversubscribed()) me.one_way_from_bytes = 32 << 10;
+  if (!me.shares_cpus) me.one_way_from_bytes = 32 << 10;
   me.planner.emplace(me.rank, roster.layout, me.forced, me.options.deterministic);
   me.planner->set_facts(roster.facts, std::move(prices));
-  links.yielding() = Yielding(me.is_oversubscribed(), cpu_quota() > 0);
+  const bool outnumber = roster.here.machine.oversubscription() > 1;
+  links.yielding() = Yielding(outnumber, cpu_quota() > 0, me.shares_cpus);
 }
 
 Result<void> connect_neighbours(Rendezvous& rendezvous, const Deadline& deadline, const Membership& me, LinkPool& links,

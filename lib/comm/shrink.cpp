@@ -52,6 +52,8 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
   const TicketLock::Turn turn(shrinks_, place);
   const Deadline deadline = limit.extended_since(called_ns);  // waiting for its turn does not count
   constexpr int kMostAttempts = 3;
+  CommOptions replacing = options;
+  replacing.replaces = me_.roster->group;
   std::vector<int> members;
   for (int attempts = 1;; attempts++) {
     TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
@@ -61,7 +63,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
       return too_few(monitor_.watch(), excluded, rendezvous.members(), n_ranks());
     if (options.majority) TUTTI_TRY(check_majority(rendezvous.members(), excluded, n_ranks()));
     if (std::exchange(members, rendezvous.members()) != rendezvous.members()) attempts = 1;
-    auto made = create(rendezvous, options, deadline);
+    auto made = create(rendezvous, replacing, deadline);
     if (made || !rendezvous.must_restart() || attempts == kMostAttempts || deadline.passed()) return made;
   }
 }

@@ -33,7 +33,7 @@ constexpr uint32_t kMostNaps = 1 << 14;  // a second or more of them: finding ou
 
 int64_t Yielding::awake_ns(bool has_stranger) const {
   if (limited_ || has_stranger) return kLeastAwakeNs;
-  return is_on() ? kAwakeSharingNs : kAwakeNs;
+  return is_on() || crowded_ ? kAwakeSharingNs : kAwakeNs;
 }
 
 // Reading the clock costs 1/50 of a yield to another process.

@@ -16,12 +16,15 @@ class Yielding {
 
   // `limited`: processes here that have used up so much CPU time are stopped for a while, whether they worked or
   // waited. 2 ranks with the time of one CPU took 8.6 ms instead of 12.1 for steps of 2 or 6 ms, in turns.
-  explicit Yielding(bool always = false, bool limited = false) : limited_(limited), operations_(always ? kAlways : 0) {}
+  // `crowded`: these ranks do not outnumber the CPUs, but those of a larger group do. Small operations yield then, as
+  // they would there; longer ones spin first, because two ranks that run together get on with what is in their caches.
+  explicit Yielding(bool always = false, bool limited = false, bool crowded = false)
+      : limited_(limited), crowded_(crowded), operations_(always ? kAlways : 0) {}
 
   bool is_on() const { return operations_ > 0; }
   // Whether the next operation yields. Each counts, so that no rank keeps yielding to a peer that the kernel has moved.
   bool begin_operation() {
-    if (operations_ == 0) return false;
+    if (operations_ == 0) return crowded_;
     if (operations_ != kAlways) operations_--;
     begun_ += naps_ == 0;
     if (naps_ == 0) return true;
@@ -32,6 +35,8 @@ class Yielding {
   void start() {
     if (operations_ != kAlways) operations_ = kOperations;
   }
+  // Whether a rank that has waited for so long yields now.
+  bool is_due(int64_t idle_ns) const { return is_on() || (crowded_ && idle_ns > kLeastAwakeNs); }
   // How long a rank that waits stays awake. A stranger: another process that keeps taking this thread's CPU.
   int64_t awake_ns(bool has_stranger) const;
   // Lets others run.
@@ -48,7 +53,7 @@ class Yielding {
   static constexpr uint32_t kOperations = 1 << 14;  // 15 ms or more; finding the peer again takes 0.1 ms
   static constexpr uint32_t kFewestNaps = 1 << 9;   // 40 ms or more of them
 
-  bool limited_;
+  bool limited_, crowded_;
   uint32_t operations_;  // how many more will yield
   uint32_t begun_ = 0;   // and have yielded since others last took a slice
   int64_t lost_ns_ = 0;  // to such slices, less what operations may lose

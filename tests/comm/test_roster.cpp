@@ -205,3 +205,30 @@ TEST_CASE("a rank knows the CPUs of all ranks of its machine, and no others") {
       CHECK(roster.value()->cpus_here[cpu] == (static_cast<int>(cpu / 4) == rank / 2));
   }
 }
+
+TEST_CASE("ranks share CPUs where those of any group of the process outnumber these, but for one that was left") {
+  using namespace tutti;
+  const auto group_of = [](int n) {
+    std::vector<std::string> said;
+    for (int rank = 0; rank < n; rank++) {
+      Introduction one{.version = TUTTI_VERSION_CODE};
+      one.control.host = host_id();
+      one.place.machine.bytes[0] = 1;
+      one.place.machine_cpus = 2;
+      one.place.cpus[0] = one.place.cpus[1] = true;
+      one.place.process.pid = rank;
+      said.push_back(one.to_bytes());
+    }
+    auto roster = Roster::of(Blobs::pack(said), 0);
+    REQUIRE(roster);
+    return std::move(roster).value();
+  };
+  const auto pair = group_of(2);
+  CHECK_FALSE(Roster::ranks_share_cpus(0));
+  auto all = group_of(3);
+  CHECK(Roster::ranks_share_cpus(0));
+  CHECK(Roster::ranks_share_cpus(pair->group));
+  CHECK_FALSE(Roster::ranks_share_cpus(all->group));
+  all = nullptr;
+  CHECK_FALSE(Roster::ranks_share_cpus(0));
+}

@@ -105,6 +105,20 @@ TEST_CASE("a rank that waits sleeps soon beside a foreign process, and where its
   for (const bool always : {false, true}) CHECK(Yielding(always, true).awake_ns(false) == soon_ns);
 }
 
+TEST_CASE("a rank whose CPUs are shared with another group yields in small operations, and after a while in others") {
+  using tutti::Yielding;
+  Yielding own, crowded(false, false, true);
+  for (int i = 0; i < 3; i++) {
+    CHECK_FALSE(own.begin_operation());
+    CHECK(crowded.begin_operation());
+  }
+  CHECK_FALSE(crowded.is_on());
+  CHECK_FALSE(crowded.is_due(Yielding::kLeastAwakeNs / 2));
+  CHECK(crowded.is_due(Yielding::kLeastAwakeNs * 2));
+  CHECK_FALSE(own.is_due(Yielding::kLeastAwakeNs * 2));
+  CHECK(crowded.awake_ns(false) < own.awake_ns(false));
+}
+
 TEST_CASE("a rank naps where each operation costs a time slice, the longer the more often it finds that out again") {
   using tutti::Yielding;
   constexpr int64_t kMs = 1'000'000;
@@ -192,6 +206,25 @@ TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU
     outcome.take(tuttiCommDestroy(comm));
   });
   unsetenv("TUTTI_TRANSPORTS");
+  require_success(ranks.wait());
+}
+
+TEST_CASE("a rank of a small group leaves the CPU as soon as one of the larger group that it shares CPUs with",
+          "[processes]") {
+  const int n = static_cast<int>(cpus_here().size()) + 1;
+  Processes ranks(n, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t pair = nullptr;
+    outcome.take(tuttiCommSplit(comm, rank < 2 ? 0 : TUTTI_SPLIT_NOCOLOR, 0, &pair, nullptr));
+    for (int time = 0; pair != nullptr && time < 10; time++) {
+      outcome.take(tuttiBarrier(pair, nullptr));
+      if (rank == 1) usleep(50'000);
+      const double before = cpu_seconds_of_thread();
+      outcome.take(tuttiBarrier(pair, nullptr));
+      if (rank == 0 && cpu_seconds_of_thread() - before > 0.005) outcome.wrong++;
+    }
+    if (pair != nullptr) outcome.take(tuttiCommDestroy(pair));
+    outcome.take(tuttiCommDestroy(comm));
+  });
   require_success(ranks.wait());
 }
 
