@@ -113,7 +113,7 @@ class Idle {
       sleep();
     else if (yielding.naps())
       nap();
-    else if (yielding.is_due(idle_ns))
+    else if (yielding.is_on())
       yielding.give_way();
     return true;
   }

@@ -17,7 +17,7 @@ class Yielding {
   // `limited`: processes here that have used up so much CPU time are stopped for a while, whether they worked or
   // waited. 2 ranks with the time of one CPU took 8.6 ms instead of 12.1 for steps of 2 or 6 ms, in turns.
   // `crowded`: these ranks do not outnumber the CPUs, but those of a larger group do. Small operations yield then, as
-  // they would there; longer ones spin first, because two ranks that run together get on with what is in their caches.
+  // they would there; others spin, because two ranks that run together get on with what is in their caches.
   explicit Yielding(bool always = false, bool limited = false, bool crowded = false)
       : limited_(limited), crowded_(crowded), operations_(always ? kAlways : 0) {}
 
@@ -35,8 +35,6 @@ class Yielding {
   void start() {
     if (operations_ != kAlways) operations_ = kOperations;
   }
-  // Whether a rank that has waited for so long yields now.
-  bool is_due(int64_t idle_ns) const { return is_on() || (crowded_ && idle_ns > kLeastAwakeNs); }
   // How long a rank that waits stays awake. A stranger: another process that keeps taking this thread's CPU.
   int64_t awake_ns(bool has_stranger) const;
   // Lets others run.

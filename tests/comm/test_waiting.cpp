@@ -105,7 +105,7 @@ TEST_CASE("a rank that waits sleeps soon beside a foreign process, and where its
   for (const bool always : {false, true}) CHECK(Yielding(always, true).awake_ns(false) == soon_ns);
 }
 
-TEST_CASE("a rank whose CPUs are shared with another group yields in small operations, and after a while in others") {
+TEST_CASE("a rank whose CPUs are shared with another group yields in small operations, and sleeps sooner") {
   using tutti::Yielding;
   Yielding own, crowded(false, false, true);
   for (int i = 0; i < 3; i++) {
@@ -113,9 +113,6 @@ TEST_CASE("a rank whose CPUs are shared with another group yields in small opera
     CHECK(crowded.begin_operation());
   }
   CHECK_FALSE(crowded.is_on());
-  CHECK_FALSE(crowded.is_due(Yielding::kLeastAwakeNs / 2));
-  CHECK(crowded.is_due(Yielding::kLeastAwakeNs * 2));
-  CHECK_FALSE(own.is_due(Yielding::kLeastAwakeNs * 2));
   CHECK(crowded.awake_ns(false) < own.awake_ns(false));
 }
 
