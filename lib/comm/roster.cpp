@@ -242,7 +242,7 @@ bool Roster::ranks_share_cpus(uint64_t but) {
   const std::lock_guard lock(known.mutex);
   return std::ranges::any_of(known.rosters, [but](const auto& entry) {
     const auto roster = entry.second.lock();
-    return roster && roster->group != but && roster->here.machine.oversubscription() > 1;
+    return roster && roster->group != but && roster->is_oversubscribed();
   });
 }
 

@@ -80,6 +80,7 @@ class Roster {
   }
   PeerWatch::Member member(int rank) const;
   int n_ranks() const { return static_cast<int>(blobs_.size()); }
+  bool is_oversubscribed() const { return here.machine.oversubscription() > 1; }  // this machine, by this group
 
   // For people and tools that see traces of several groups: the same on all ranks, and different for every group.
   uint64_t group = 0;

@@ -151,8 +151,7 @@ void take_place(PriceList prices, Membership& me, LinkPool& links) {
   if (!me.shares_cpus) me.one_way_from_bytes = 32 << 10;
   me.planner.emplace(me.rank, roster.layout, me.forced, me.options.deterministic);
   me.planner->set_facts(roster.facts, std::move(prices));
-  const bool outnumber = roster.here.machine.oversubscription() > 1;
-  links.yielding() = Yielding(outnumber, cpu_quota() > 0, me.shares_cpus);
+  links.yielding() = Yielding(roster.is_oversubscribed(), cpu_quota() > 0, me.shares_cpus);
 }
 
 Result<void> connect_neighbours(Rendezvous& rendezvous, const Deadline& deadline, const Membership& me, LinkPool& links,

@@ -23,7 +23,6 @@ constexpr int64_t kShortestSliceNs = 1'500'000;
 // Some 12 slices. Beside one foreign process on 2 CPUs there were up to five, one right after the other, until the
 // kernel moved the ranks to the other CPU.
 constexpr int64_t kMostLostNs = 50'000'000;
-constexpr int64_t kMostLostAgainNs = kShortestSliceNs;  // one slice right after naps
 // An operation may lose this much all the time. Foreign processes that the kernel treats as another group (a session
 // or container of its own) take 2/3 of the time, but between two of their slices there are thousands of operations.
 constexpr int64_t kLostPerOperationNs = 400'000;
@@ -50,7 +49,7 @@ void Yielding::took(int64_t ns) {
   if (lost_ns_ == 0) next_naps_ = kFewestNaps;
   lost_ns_ += ns;
   if (lost_ns_ < kMostLostNs) return;
-  lost_ns_ = kMostLostNs - kMostLostAgainNs;
+  lost_ns_ = kMostLostNs - kShortestSliceNs;  // after these naps one slice is enough
   naps_ = next_naps_;
   next_naps_ = std::min(8 * next_naps_, kMostNaps);
 }

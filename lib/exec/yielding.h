@@ -16,7 +16,7 @@ class Yielding {
 
   // `limited`: processes here that have used up so much CPU time are stopped for a while, whether they worked or
   // waited. 2 ranks with the time of one CPU took 8.6 ms instead of 12.1 for steps of 2 or 6 ms, in turns.
-  // `crowded`: these ranks do not outnumber the CPUs, but those of a larger group do. Small operations yield then, as
+  // `crowded`: ranks of a larger group outnumber the CPUs, if these do not. Small operations yield then, as
   // they would there; others spin, because two ranks that run together get on with what is in their caches.
   explicit Yielding(bool always = false, bool limited = false, bool crowded = false)
       : limited_(limited), crowded_(crowded), operations_(always ? kAlways : 0) {}
@@ -26,10 +26,12 @@ class Yielding {
   bool begin_operation() {
     if (operations_ == 0) return crowded_;
     if (operations_ != kAlways) operations_--;
-    begun_ += naps_ == 0;
-    if (naps_ == 0) return true;
-    naps_--;
-    return false;
+    if (naps_ > 0) {
+      naps_--;
+      return false;
+    }
+    begun_++;
+    return true;
   }
   // A peer that this rank waits for is on its CPU.
   void start() {
@@ -53,7 +55,7 @@ class Yielding {
 
   bool limited_, crowded_;
   uint32_t operations_;  // how many more will yield
-  uint32_t begun_ = 0;   // and have yielded since others last took a slice
+  uint32_t begun_ = 0;   // how many have yielded since others last took a slice
   int64_t lost_ns_ = 0;  // to such slices, less what operations may lose
   uint32_t naps_ = 0;    // how many more operations will nap
   uint32_t next_naps_ = kFewestNaps;
