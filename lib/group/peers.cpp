@@ -85,7 +85,7 @@ PeerWatch::~PeerWatch() {
 
 std::vector<int> PeerWatch::lost() const {
   const std::lock_guard lock(mutex_);
-  return {lost_.begin(), lost_.end()};
+  return lost_;
 }
 
 std::optional<uint64_t> PeerWatch::departed(int rank) const {
@@ -197,7 +197,8 @@ void PeerWatch::lose(int rank) {
   bool is_news = false;
   {
     const std::lock_guard lock(mutex_);
-    is_news = !departed_.contains(rank) && lost_.insert(rank).second;
+    is_news = !departed_.contains(rank) && std::find(lost_.begin(), lost_.end(), rank) == lost_.end();
+    if (is_news) lost_.push_back(rank);
   }
   if (is_news) lines_.send_to_all(kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
   agreement_.inform([&](Council& council) { council.lose(rank); });

@@ -70,8 +70,9 @@ class PeerWatch : private Watcher::Client {
   Agreement& agreement() { return agreement_; }
   const Lines& lines() const { return lines_; }
 
-  // Ranks whose connections broke without a goodbye, here or as other ranks report, ascending. If the group has failed
-  // because a rank died, that rank is among them.
+  // Ranks whose connections broke without a goodbye, here or as other ranks report, in the order in which this rank
+  // learned of them: who left because of a death comes after it. If the group has failed because a rank died, that rank
+  // is among them.
   std::vector<int> lost() const;
   // How many operations a neighbour had done when it said goodbye.
   std::optional<uint64_t> departed(int rank) const;
@@ -108,7 +109,7 @@ class PeerWatch : private Watcher::Client {
   Connector connector_;
   mutable std::mutex mutex_;  // guards the members below, which only the watching thread changes
   std::map<int, uint64_t> departed_;
-  std::set<int> lost_;
+  std::vector<int> lost_;
 };
 
 }  // namespace tutti

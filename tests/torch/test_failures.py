@@ -208,9 +208,11 @@ class Failures(unittest.TestCase):
             if rank == dying:
                 store.wait([f"rank {other} has left the barrier" for other in range(n)])
                 os._exit(0)
-            if rank != 0:
-                with self.assertRaisesRegex(tutti_torch.TuttiError, rf"rank {dying - 1} died before .* {dying - 1} is {dying}"):
-                    dist.new_group([1, 2])
+            if rank == 0:
+                return store.wait(["refused"])
+            with self.assertRaisesRegex(tutti_torch.TuttiError, rf"rank {dying - 1} died before .* {dying - 1} is {dying}"):
+                dist.new_group([1, 2])
+            store.set("refused", "")
 
         for dying in (1, 2):
             self.run_ranks(3, body, dies=dying)
@@ -223,10 +225,33 @@ class Failures(unittest.TestCase):
             if rank == 3:
                 store.wait([f"rank {other} has left the barrier" for other in range(n)])
                 os._exit(0)
+            if rank == 0:
+                return store.wait(["rank 1 was refused", "rank 2 was refused"])
             time.sleep(0.3 * rank)
-            if rank != 0:
-                with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 died before .* 2 is 3"):
-                    dist.new_group([1, 2, 3])
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 died before .* 2 is 3"):
+                dist.new_group([1, 2, 3])
+            store.set(f"rank {rank} was refused", "")
+
+        self.run_ranks(4, body, dies=3)
+
+    def test_survivor_that_left_is_not_called_dead(self):
+        """A rank of the subgroup is gone because one that is not in it died."""
+
+        def body(rank, n):
+            dist.barrier()
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"rank {rank} has left the barrier", "")
+            if rank == 3:
+                store.wait([f"rank {other} has left the barrier" for other in range(n)])
+                os._exit(0)
+            if rank == 0:
+                return store.wait(["refused"])
+            while len(dist.group.WORLD.lost_ranks()) < rank:
+                time.sleep(0.01)
+            if rank == 2:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 0 was lost after rank 3 of the job had died, before"):
+                    dist.new_group([1, 2])
+                store.set("refused", "")
 
         self.run_ranks(4, body, dies=3)
 

@@ -120,7 +120,7 @@ class Communicator:
         return None if code in (library.SUCCESS, library.IN_PROGRESS) else self.error(code)
 
     def lost_ranks(self, size: int) -> list[int]:
-        """The ranks of this group that have died, as far as this rank knows."""
+        """The ranks of this group that have died, as far as this rank knows, in the order in which it learned of them."""
         ranks, count = (ctypes.c_int * size)(), ctypes.c_int()
         self.check(self._api.tuttiCommLostRanks(self.handle, ranks, ctypes.byref(count)))
         return ranks[: count.value]

@@ -75,7 +75,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         if waits:
             communicator = NoCommunicator("the group has no peers yet (enable_reconfigure=True): call _reconfigure")
         else:
-            meeting = Meeting(store, rank, functools.partial(_lost_of, list(global_ranks)), label)
+            meeting = Meeting(store, rank, functools.partial(_loss_in, list(global_ranks)), label)
             unique = meeting.exchange_id(_named_limit(init_s, "TUTTI_INIT_TIMEOUT", timeout))
             try:
                 communicator = join(unique, None, meeting.broken)
@@ -270,13 +270,18 @@ def _label(global_ranks: Sequence[int]) -> str:
     return f" (ranks of this group in the job: {shown})"
 
 
-def _lost_of(global_ranks: list[int]) -> list[int]:
-    """Which of a new group's ranks have died, as far as the job's group knows."""
+def _loss_in(global_ranks: list[int]) -> str | None:
+    """Which of a new group's ranks the job's group has lost, in words. The first that it lost died; others may have left
+    because of that."""
     try:
-        lost = set(dist.group.WORLD.lost_ranks())
+        lost = dist.group.WORLD.lost_ranks()
     except (AttributeError, TuttiError):  # no such group yet or any more, or it is not Tutti's
-        return []
-    return [rank for rank, in_job in enumerate(global_ranks) if in_job in lost]
+        return None
+    first = next((rank for rank in lost if rank in global_ranks), None)
+    if first is None:
+        return None
+    end = "died" if first == lost[0] else f"was lost after rank {lost[0]} of the job had died,"
+    return f"rank {global_ranks.index(first)} {end}"
 
 
 def _watch(group: TuttiProcessGroup) -> None:

@@ -27,19 +27,16 @@ def make_id() -> bytes:
 
 
 class Meeting:
-    """`rank` at the store; `lost` returns the ranks that another group knows to have died; `label` says in errors which
-    ranks of the job these are."""
+    """`rank` at the store; `loss` says, once it is so, which of its ranks another group has lost; `label` says in
+    errors which ranks of the job these are."""
 
-    def __init__(self, store: dist.Store, rank: int, lost: Callable[[], list[int]], label: str) -> None:
-        self._store, self._rank, self._lost, self._label = store, rank, lost, label
+    def __init__(self, store: dist.Store, rank: int, loss: Callable[[], str | None], label: str) -> None:
+        self._store, self._rank, self._loss, self._label = store, rank, loss, label
         self._patient_until = math.inf
 
     def _death(self) -> TuttiError | None:
-        dead = self._lost()
-        if not dead:
-            return None
-        named = f"rank{'s' * (len(dead) > 1)} {', '.join(map(str, dead))}"
-        return TuttiError(f"{named} died before the group formed{self._label}", library.REMOTE_ERROR)
+        loss = self._loss()
+        return loss and TuttiError(f"{loss} before the group formed{self._label}", library.REMOTE_ERROR)
 
     def exchange_id(self, limit: timedelta) -> bytes:
         """The id that rank 0 makes and stores. Those who meet by it name the ranks that never come."""
@@ -75,7 +72,7 @@ class Meeting:
     def explain(self, error: TuttiError) -> TuttiError:
         """Why the group has not formed. Another rank may have given up first, because of a death."""
         death = self._death()
-        if death is not None and error.code == library.REMOTE_ERROR and "died before" not in str(error):
+        if death is not None and error.code == library.REMOTE_ERROR and "before the group formed" not in str(error):
             error = TuttiError(f"{death} ({error})", error.code)
         if error.code == library.TIMEOUT:
             error = TuttiError(f"{error}: all ranks must call init_process_group or new_group in time", error.code)
