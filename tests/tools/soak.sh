@@ -62,6 +62,20 @@ wait $pid && { echo 'a hang is no failure'; failed=1; }
 grep -qE 'HANG: .*waits for rank' "$tmp/out" || lacks 'who waits for whom'
 grep -qE '^hangs +[1-9]' "$tmp/out" || lacks 'a hang'
 
+# A flight recorder that a rank which ended well has left is a leak.
+"$soak" --seconds 3 --ranks 2 --faults '' --rest 4000 >"$tmp/out" 2>&1 &
+pid=$!
+folder=
+for _ in $(seq 200); do
+  rank=$(children | cut -d' ' -f1)
+  folder=$(sed -n 's|.* \(/dev/shm/tutti-soak-[^/]*\)/.*|\1|p' "/proc/$rank/maps" 2>/dev/null | head -n 1)
+  [ -n "$folder" ] && break
+  sleep 0.1
+done
+touch "$folder/tutti-trace.$(id -u).18446744073709551615.$rank.1.1"
+wait $pid && { echo 'a file that is left is no failure'; failed=1; }
+grep -qE '^leaks +1$' "$tmp/out" || lacks 'the file that is left'
+
 # Started by nohup it goes on when its user logs out.
 trap '' HUP
 "$soak" --seconds 5 --ranks 2 --faults '' --rest 4000 -J "$tmp/json" >"$tmp/out" 2>&1 &

@@ -305,9 +305,7 @@ void Director::count_files() {
   if (entries == nullptr) return;
   while (const dirent* entry = readdir(entries)) {
     int pid = 0;  // the third number in the name
-    const char* at = strchr(entry->d_name, '.');
-    at = at == nullptr ? nullptr : strchr(at + 1, '.');
-    if (at == nullptr || sscanf(at + 1, "%d", &pid) != 1 || ended_well_.count(pid) == 0) continue;
+    if (sscanf(entry->d_name, "tutti-trace.%*[^.].%*[^.].%d.", &pid) != 1 || ended_well_.count(pid) == 0) continue;
     fate_.left_files++;
     fprintf(stderr, "tutti-soak: LEAK: the file %s/%s\n", trace_folder_.c_str(), entry->d_name);
   }

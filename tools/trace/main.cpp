@@ -68,21 +68,25 @@ std::map<uint64_t, Witnesses> chosen_groups(const std::string& folder, int pid) 
   return groups;
 }
 
-int none_found(const std::string& folder) {
-  return complain("no communicator has a file in " + folder +
-                  ": the job runs on another host, as another user or with another TUTTI_TRACE_DIR (--dir)");
+int none_found(const std::string& folder, int pid) {
+  if (const size_t others = find_witnesses(folder, true).size(); others > 0)
+    return complain(format("process %d is in none of the %zu groups with files in %s: tutti-trace show lists them", pid,
+                           others, folder.c_str()));
+  return complain(
+      "no communicator has a file in " + folder +
+      ": the job has ended, or runs on another host, as another user or with another TUTTI_TRACE_DIR (--dir)");
 }
 
 int show(const std::string& folder, int pid) {
   const auto groups = chosen_groups(folder, pid);
-  if (groups.empty()) return none_found(folder);
+  if (groups.empty()) return none_found(folder, pid);
   for (const auto& [number, ranks] : groups) show_group(ranks);
   return 0;
 }
 
 int explain(const std::string& folder, int pid) {
   const auto groups = chosen_groups(folder, pid);
-  if (groups.empty()) return none_found(folder);
+  if (groups.empty()) return none_found(folder, pid);
   for (const auto& [number, ranks] : groups) {
     if (groups.size() > 1) printf("group %016llx: ", static_cast<unsigned long long>(number));
     printf("%s\n", why(ranks).c_str());
@@ -120,7 +124,7 @@ std::optional<std::string> lateness_everywhere(const std::string& folder, uint64
 
 int late(const std::string& folder, int pid) {
   const auto groups = chosen_groups(folder, pid);
-  if (groups.empty()) return none_found(folder);
+  if (groups.empty()) return none_found(folder, pid);
   for (const auto& [number, ranks] : groups) {
     StragglerDetector roll;
     for (const auto& [rank, witness] : ranks) roll.enter(rank, AttendanceReader().follow(witness.trace));
@@ -147,7 +151,7 @@ int late(const std::vector<std::string>& files) {
 
 int dump(const std::string& folder, int pid, const std::string& pattern) {
   const auto groups = chosen_groups(folder, pid);
-  if (groups.empty()) return none_found(folder);
+  if (groups.empty()) return none_found(folder, pid);
   std::set<std::string> paths;
   for (const auto& [number, ranks] : groups)
     for (const auto& [rank, witness] : ranks) {

@@ -51,6 +51,7 @@ Status check_combination(const CLI::App& app, const Settings& settings) {
   };
   for (const char* option : {"--samples", "--check", "--fit", "-o"})
     if (!settings.network_path.empty() && app.count(option) > 0) return refuse(option, "--network");
+  if (settings.only_check && app.count("-o") > 0) return refuse("-o", "--check");
   for (const char* option : {"--samples", "--check"})
     if (!settings.simulated.empty() && app.count(option) > 0) return refuse(option, "--simulated");
   return {};
