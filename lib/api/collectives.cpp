@@ -10,25 +10,6 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// Repeats a small operation with the arguments of an earlier one, if the caller is alone at the moment. An instance for
-// each collective, so that it compiles to only what that collective needs.
-template <Collective which>
-[[gnu::always_inline]] inline Communicator::Repeated repeat(const void* send, void* recv, size_t count, int datatype,
-                                                            int op, int root, tuttiComm_t comm, tuttiStream_t stream,
-                                                            const void* caller) {
-  if (stream != nullptr || a_group_is_open()) return Communicator::Repeated::kNo;
-  const Alone alone(comm);
-  return alone ? alone->repeat({which, datatype, op, root, count}, send, recv, caller) : Communicator::Repeated::kNo;
-}
-
-[[gnu::cold]] tuttiResult_t has_failed(tuttiComm_t comm) {
-  return in_group([&]() -> Result<void> {
-    TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
-    TUTTI_TRY(use->async_error());
-    return Error{Code::kSystemError, "out of memory"};  // not even enough to record why the group ended
-  });
-}
-
 // Checks the arguments and completes the operation.
 Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
                    Operation* operation) {
@@ -60,12 +41,18 @@ Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& data
   });
 }
 
+// Repeats a small operation with the arguments of an earlier one, if the caller is alone at the moment. An instance for
+// each collective, so that it compiles to only what that collective needs.
 template <Collective which>
 tuttiResult_t run(const void* send, void* recv, size_t count, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
                   int root, tuttiComm_t comm, tuttiStream_t stream, const void* caller) noexcept {
-  const auto repeated = repeat<which>(send, recv, count, raw(datatype), raw(op), root, comm, stream, caller);
-  if (repeated == Communicator::Repeated::kYes) return tuttiSuccess;
-  if (repeated == Communicator::Repeated::kFailed) return has_failed(comm);
+  if (stream == nullptr && !a_group_is_open()) {
+    const Alone alone(comm);
+    if (alone) {
+      const Error* const error = alone->repeat({which, raw(datatype), raw(op), root, count}, send, recv, caller);
+      if (error != &Collectives::kNotRepeated) return error == nullptr ? tuttiSuccess : finish(*error);
+    }
+  }
   return collective(which, send, recv, count, datatype, op, root, comm, stream, caller);
 }
 

@@ -11,7 +11,7 @@
 namespace tutti::api {
 namespace {
 
-// A rank that already has the new communicator may end the old one, and so seem lost, while others still join.
+// A rank that already has the new communicator may end or revoke the old one while others still join.
 constexpr int64_t kLostInCreationNs = 1'000'000'000;
 
 Result<void> take_int(int value, const char* name, int min, double* to) {
@@ -43,7 +43,7 @@ Result<Config> take_config(const tuttiConfig_t* config, Config read) {
   TUTTI_TRY(take_bool(known.majority, "majority", &options.majority));
   TUTTI_TRY(take_bool(known.blocking, "blocking", &read.blocking));
   if (known.transports != nullptr) options.transports = known.transports;
-  if (known.algo != nullptr) options.algo = known.algo;
+  if (known.algo != nullptr) TUTTI_TRY(options.set_algo(known.algo));
   TUTTI_TRY(take_cuda_device(known.cudaDevice, "config.cudaDevice", &options.cuda_device));
   return read;
 }
@@ -107,6 +107,13 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
   });
 }
 
+bool Source::has_lost(const std::vector<int>& members) const {
+  const std::vector<int> lost = comm->monitor().watch().lost();
+  // It may be others that are lost, whom `members` do not need; but a group without losses has ended for all.
+  if (lost.empty()) return comm->monitor().failed();
+  return std::find_first_of(lost.begin(), lost.end(), members.begin(), members.end()) != lost.end();
+}
+
 Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, const Member::Creation& creation,
                                                    const std::vector<int>& members) const {
   const auto aborted = comm.member().aborted();
@@ -114,9 +121,7 @@ Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, con
   // A relay's thread may still call this when the creation is over and *this is gone.
   const auto is_over = [aborted, lost_ns, members, weak = weak_from_this()] {
     const auto self = members.empty() ? nullptr : weak.lock();
-    const std::vector<int> lost = self ? self->comm->monitor().watch().lost() : std::vector<int>();
-    if (std::find_first_of(lost.begin(), lost.end(), members.begin(), members.end()) != lost.end())
-      *lost_ns = std::min(lost_ns->load(), now_ns());
+    if (self && self->has_lost(members)) *lost_ns = std::min(lost_ns->load(), now_ns());
     return *aborted || now_ns() - *lost_ns > kLostInCreationNs;
   };
   auto made = creation(deadline.or_when(is_over));

@@ -38,6 +38,18 @@ Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& min
   return all;
 }
 
+// Joins the new group as its rank `me`. A communicator that was aborted before is told to the others, who would wait.
+Result<std::unique_ptr<Communicator>> join(const Source& from, const UniqueId& id, int me, int n_ranks,
+                                           const Deadline& deadline, const std::vector<int>& members) {
+  const CommOptions& options = from.config.options;
+  const auto meet = [&](const Deadline& until) -> Result<std::unique_ptr<Communicator>> {
+    if (!until.passed()) return Communicator::create(id, me, n_ranks, options, until);
+    const Error aborted{Code::kRemoteError, format("tuttiCommAbort was called on rank %d of the new group", me), me};
+    return report_cannot_join(id, me, n_ranks, options, Deadline::never(), aborted);
+  };
+  return from.make(deadline, meet, members);
+}
+
 // The new group meets through the id that its leader made; an all-zero id means that the leader could not make one.
 Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector<int>& members, int leader,
                                            const UniqueId& id, const Deadline& deadline) {
@@ -46,13 +58,7 @@ Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector
     return Error{Code::kRemoteError, format("rank %d could not start the new group: its own error says why", leader),
                  leader};
   const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
-  auto made = from.make(
-      deadline,
-      [&](const Deadline& until) {
-        return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), from.config.options,
-                                    until);
-      },
-      members);
+  auto made = join(from, id, static_cast<int>(me), static_cast<int>(members.size()), deadline, members);
   if (!made) TUTTI_TRY(made.error().code == Code::kRemoteError ? comm->monitor().failure_soon() : comm->async_error());
   return made;
 }
@@ -117,16 +123,17 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
   const Use& comm = from.comm;
   const int leader = *std::min_element(members.begin(), members.end());
   Invitation mine = invitation_of(members), theirs = mine;
-  std::vector<Message> notes;
   Result<UniqueId> made = UniqueId{};
-  if (leader == comm->rank()) {
+  // In its turn, because the root's limit begins here.
+  const auto notes = [&] {
+    if (leader != comm->rank()) return std::vector<Message>{{false, leader, &theirs, sizeof theirs, DataType::kInt8}};
     made = start_root(from.config.deadline());
     if (made) theirs.id = mine.id = made.value();
+    std::vector<Message> to_others;
     for (const int member : members)
-      if (member != leader) notes.push_back({true, member, &mine, sizeof mine, DataType::kInt8});
-  } else {
-    notes.push_back({false, leader, &theirs, sizeof theirs, DataType::kInt8});
-  }
+      if (member != leader) to_others.push_back({true, member, &mine, sizeof mine, DataType::kInt8});
+    return to_others;
+  };
   TUTTI_TRY(
       comm->pass_notes(from.tickets[0], notes, from.config.options.init_timeout_seconds,
                        format("tuttiCommCreateGroup with ranks=%s: all of these ranks must call it, with the same list",
@@ -135,7 +142,7 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
   if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash) {
     auto met = meet(from, members, leader, theirs.id, deadline.extended_since(called_ns));  // as in split()
     // The note to a rank that has not called waits in its link, and would be taken for that of a later call.
-    const bool may_be_unread = leader == comm->rank() && !notes.empty();
+    const bool may_be_unread = leader == comm->rank() && members.size() > 1;
     if (may_be_unread && !met && met.error().code == Code::kTimeout) comm->monitor().watch().ending().fail(met.error());
     return met;
   }
@@ -223,9 +230,7 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
         return report_cannot_join(id, me, n_ranks, options, until, agreed.error());
       });
     if (!agreed) return agreed.error();
-    return from->make(
-        limit, [&](const Deadline& until) { return Communicator::create(agreed.value(), me, n_ranks, options, until); },
-        ranks_below(old_ranks));
+    return join(*from, agreed.value(), me, n_ranks, limit, ranks_below(old_ranks));
   });
 }
 

@@ -46,12 +46,17 @@ Result<void> Collectives::run(const Operation& operation) {
   return drive_program(*cached.program, cached.call, operation, cached.small.steps_done());
 }
 
+const Error Collectives::kNotRepeated;
+
 // Completes the steps that the SmallRun has left undone.
 Collectives::Repeated Collectives::finish(CachedOperation& cached, const void* input, void* output) noexcept {
   const Call& call = cached.call;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
   const auto drive = [&] { return drive_program(*cached.program, call, operation, cached.small.steps_done()); };
-  return carry_out(monitor_, drive) ? Repeated::kYes : Repeated::kFailed;
+  auto done = carry_out(monitor_, drive);
+  if (done) return nullptr;
+  repeat_failure_ = std::move(done).error();
+  return &repeat_failure_;
 }
 
 uint64_t Collectives::planned_bytes(const Operation& operation) const {

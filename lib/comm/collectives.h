@@ -41,7 +41,8 @@ class Collectives {
   Result<void> connect(Deadline deadline, const std::function<bool()>& gives_up);
   Result<void> run(const Operation& operation);
   // See Communicator::repeat().
-  enum class Repeated { kNo, kYes, kFailed };
+  using Repeated = const Error*;
+  static const Error kNotRepeated;
   [[gnu::always_inline]] inline Repeated repeat(const CallKey& key, const void* input, void* output,
                                                 const void* caller) noexcept;
   // Checks that all ranks are in this call: over the existing links, before any rank waits for a missing one.
@@ -82,6 +83,7 @@ class Collectives {
   LinkPool& links_;
   std::map<ProgramKey, Program> programs_;
   std::array<CachedOperation, 64> cache_;
+  Error repeat_failure_;
   std::atomic<size_t> scratch_bytes_{0};  // total of programs_
 };
 
@@ -89,11 +91,11 @@ inline Collectives::Repeated Collectives::repeat(const CallKey& key, const void*
                                                  const void* caller) noexcept {
   CachedOperation& cached = place_of(key);
   if (!cached.is_for(key) || !cached.small || !cached.buffers.fit(input, output) || monitor_.failed())
-    return Repeated::kNo;
+    return &kNotRepeated;
   begin(cached, caller, 0);
   if (!cached.small.advance(monitor_.begun().sequence, input, output, turns())) return finish(cached, input, output);
   monitor_.recorder().end();
-  return Repeated::kYes;
+  return nullptr;
 }
 
 // Sums of 16- and 8-bit floats that take several steps (wide_sums.cpp): calls drive(piece) for one piece after another,

@@ -20,7 +20,6 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
                                                            const CommOptions& options, Deadline deadline,
                                                            const UniqueId* other) {
   log_set_thread_rank(rank);
-  TUTTI_TRY(parse_algo(options.algo));  // before any rank is waited for
   TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline, options.encrypt, other));
   return create(bootstrap, options, deadline);
 }
@@ -28,12 +27,10 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
 Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvous, const CommOptions& options,
                                                            Deadline deadline) {
   log_set_thread_rank(rendezvous.rank());
-  const auto forced = parse_algo(options.algo);
-  std::unique_ptr<Communicator> comm(
-      new Communicator(rendezvous.rank(), rendezvous.n_ranks(), options, forced ? forced.value() : Algo::kAuto));
+  std::unique_ptr<Communicator> comm(new Communicator(rendezvous.rank(), rendezvous.n_ranks(), options));
   // No rank starts before all are connected; if one fails, all are told why.
   const auto set_up = [&] { return comm->setup(rendezvous, deadline); };
-  TUTTI_TRY(rendezvous.conclude(forced ? contained(set_up) : forced.error()));
+  TUTTI_TRY(rendezvous.conclude(contained(set_up)));
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", comm->n_ranks(), kernels().isa,
       comm->me_.shares_cpus ? "more ranks than CPUs here" : "a CPU for every rank here");
   comm->monitor_.start_metrics(comm->links_);
@@ -69,11 +66,11 @@ Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
   });
 }
 
-Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
-                                      const std::string& purpose) {
+Result<void> Communicator::pass_notes(uint64_t ticket, const std::function<std::vector<Message>()>& notes,
+                                      double timeout_seconds, const std::string& purpose) {
   const TicketLock::Turn turn(*ticket_lock_, ticket);
   TUTTI_TRY(check_open());
-  return carry_out(monitor_, [&] { return messages_.pass_notes(notes, timeout_seconds, purpose); });
+  return carry_out(monitor_, [&] { return messages_.pass_notes(notes(), timeout_seconds, purpose); });
 }
 
 Result<void> Communicator::finalize(uint64_t ticket) {

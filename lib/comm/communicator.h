@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,8 +46,9 @@ class Communicator final {
   // Replaces the ticket lock, before the first operation; the new one must outlive this object.
   void queue_at(TicketLock& ticket_lock) { ticket_lock_ = &ticket_lock; }
   Result<void> run(uint64_t ticket, const Operation& operation);
-  // A faster run() for a small operation that repeats an earlier one; the caller must be alone.
-  // kNo: nothing was done, perhaps because the buffers are invalid; kFailed: async_error() has the reason.
+  // A faster run() for a small operation that repeats an earlier one; the caller must be alone. Null: done.
+  // &Collectives::kNotRepeated: nothing was done, perhaps because the buffers are invalid. Else why it failed, valid as
+  // long as the caller is alone.
   using Repeated = Collectives::Repeated;
   Repeated repeat(const CallKey& key, const void* input, void* output, const void* caller) noexcept {
     return collectives_.repeat(key, input, output, caller);
@@ -57,8 +59,9 @@ class Communicator final {
   // Null unless on a GPU. If set, operations go there, and the functions above are for host memory.
   cuda::Device* device() const { return device_.get(); }
 
-  // Small messages between some of the ranks, kept apart from those of kSendRecv. `purpose` is for error messages.
-  Result<void> pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
+  // Small messages between some of the ranks, kept apart from those of kSendRecv; they are made in this call's turn.
+  // `purpose` is for error messages.
+  Result<void> pass_notes(uint64_t ticket, const std::function<std::vector<Message>()>& notes, double timeout_seconds,
                           const std::string& purpose);
 
   // A new communicator of the surviving ranks without `excluded` (in rising order); only its members call this. Works
@@ -86,7 +89,7 @@ class Communicator final {
   Holdings holdings() const;
 
  private:
-  Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced) : me_{rank, n_ranks, options, forced} {}
+  Communicator(int rank, int n_ranks, const CommOptions& options) : me_{rank, n_ranks, options} {}
   static Result<std::unique_ptr<Communicator>> create(Rendezvous& rendezvous, const CommOptions& options,
                                                       Deadline deadline);
   Result<void> setup(Rendezvous& rendezvous, Deadline deadline);

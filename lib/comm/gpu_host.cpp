@@ -9,7 +9,7 @@ class GpuHost final : public cuda::Host {
   int rank() const override { return comm_.rank(); }
   int n_ranks() const override { return comm_.n_ranks(); }
   int host_of(int rank) const override { return comm_.me_.layout().host_of(rank); }
-  Algo forced_algo() const override { return comm_.me_.options.deterministic ? Algo::kAuto : comm_.me_.forced; }
+  Algo forced_algo() const override { return comm_.me_.options.deterministic ? Algo::kAuto : comm_.me_.options.algo; }
   bool broken() override { return comm_.monitor_.failed(); }
   int wake_fd() override { return comm_.monitor_.watch().ending().wake_fd(); }
   Error breakage() override { return comm_.monitor_.watch().ending().failure(); }

@@ -12,7 +12,7 @@ Result<CommOptions> CommOptions::from_env() {
   options.init_timeout_seconds = static_cast<double>(init_seconds);
   options.op_timeout_seconds = static_cast<double>(op_seconds);
   options.transports = env_string(Env::kTransports);
-  options.algo = env_string(Env::kAlgo);
+  TUTTI_TRY(options.set_algo(env_string(Env::kAlgo)));
   options.trace_file = env_string(Env::kTraceFile);
   options.metrics_file = env_string(Env::kMetricsFile);
   options.exposes = env_string(Env::kProto) != "copy";
@@ -21,6 +21,11 @@ Result<CommOptions> CommOptions::from_env() {
   options.deterministic = deterministic != 0;
   options.encrypt = encrypt != 0;
   return options;
+}
+
+Result<void> CommOptions::set_algo(const std::string& name) {
+  TUTTI_TRY_ASSIGN(algo, parse_algo(name));
+  return {};
 }
 
 }  // namespace tutti

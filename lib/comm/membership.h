@@ -19,7 +19,7 @@ struct CommOptions {
   double init_timeout_seconds = 60;
   double op_timeout_seconds = 1800;
   std::string transports;
-  std::string algo;
+  Algo algo = Algo::kAuto;  // forced where it can be; kAuto: none
   std::string trace_file, metrics_file;
   bool exposes = true;
   bool deterministic = false;
@@ -29,12 +29,12 @@ struct CommOptions {
   uint64_t replaces = 0;  // the group that a shrink leaves, or 0
 
   static Result<CommOptions> from_env();
+  Result<void> set_algo(const std::string& name);
 };
 
 struct Membership {
   const int rank, n_ranks;
   const CommOptions options;
-  const Algo forced;
   std::shared_ptr<const Machine> machine = {};  // as it was when this rank joined
   std::shared_ptr<const Roster> roster = {};    // set, like all members below, once all ranks have met
   std::optional<Planner> planner = {};

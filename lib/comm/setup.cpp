@@ -67,7 +67,7 @@ Introduction introduction(const Rendezvous& rendezvous, const Membership& me, Li
                           const Contact& control) {
   Introduction mine{.version = TUTTI_VERSION_CODE};
   mine.settings = {.slot_bytes = me.sizes.slot_bytes,
-                   .algo = me.options.algo,
+                   .algo = algo_name(me.options.algo),
                    .deterministic = me.options.deterministic,
                    .on_gpu = me.is_on_gpu(),
                    .encrypts = me.options.encrypt,
@@ -95,7 +95,7 @@ Introduction introduction(const Rendezvous& rendezvous, const Membership& me, Li
 
 // What a rank will open at least: its connections, and two more to be woken by the group and by links.
 size_t descriptors_for_rank(const Membership& me, const LinkPool& links, int rank) {
-  const Planner planner(rank, me.planner->layout(), me.forced, me.options.deterministic);
+  const Planner planner(rank, me.planner->layout(), me.options.algo, me.options.deterministic);
   const std::vector<int>& here = me.roster->ranks_of_process;
   const std::vector<int> neighbours = planner.neighbours();
   size_t n = 2 + static_cast<size_t>(std::count_if(neighbours.begin(), neighbours.end(), [&](int peer) {
@@ -149,7 +149,7 @@ void take_place(PriceList prices, Membership& me, LinkPool& links) {
   me.shares_cpus = Roster::ranks_share_cpus(me.options.replaces);
   // From this size on one-way data, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
   if (!me.shares_cpus) me.one_way_from_bytes = 32 << 10;
-  me.planner.emplace(me.rank, roster.layout, me.forced, me.options.deterministic);
+  me.planner.emplace(me.rank, roster.layout, me.options.algo, me.options.deterministic);
   me.planner->set_facts(roster.facts, std::move(prices));
   links.yielding() = Yielding(roster.is_oversubscribed(), cpu_quota() > 0, me.shares_cpus);
 }

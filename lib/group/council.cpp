@@ -114,11 +114,12 @@ void Council::lose(int rank) {
   if (!lost_.insert(rank).second) return;
   for (auto& [without, instance] : instances_) {
     instance.states.erase(rank);
+    instance.missing.reset();  // if the coordinator that named them is lost, they may have come to the next one
     proceed(without, instance);
   }
 }
 
-// Sends what could not be sent without a connection.
+// Sends what could not be sent without a connection, or perhaps was not.
 void Council::connected(int rank) {
   for (auto& [without, instance] : instances_) {
     instance.summoned.erase(rank);
@@ -271,6 +272,7 @@ Result<Decision> Agreement::reach(const Council::Without& without, const std::st
   if (absent.empty()) absent = {council_.coordinator(without)};
   council_.name_missing(without);
   council_.leave(without);
+  if (shortage_) return *shortage_;
   const std::string names = absent.size() == 1 ? name_(absent[0]) : "ranks " + rank_list(absent);
   return Error{Code::kTimeout,
                names + (absent.size() == 1 ? " is alive but did" : " are alive but did") + " not take part in time",

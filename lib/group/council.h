@@ -111,7 +111,7 @@ class Agreement {
   //
   // Collective over the ranks that are left, except those in `without`: gives everyone's vote to all, as described
   // above. Works even if the group has failed. One call at a time for each list. kTimeout names the ranks that were
-  // waited for, kRemoteError says that the others take this rank for lost.
+  // waited for, kSystemError says why they could not be reached, kRemoteError that the others take this rank for lost.
   Result<Decision> reach(const Council::Without& without, const std::string& vote, const Deadline& deadline);
   // Stops all ranks from waiting in an attempt that cannot succeed: alarmed() becomes true on each.
   void alarm(const Nonce& attempt);
@@ -129,6 +129,11 @@ class Agreement {
     changed_.notify_all();
     return tell(council_);
   }
+  // Why this rank can make no connections, if so.
+  void set_shortage(std::optional<Error> shortage) {
+    const std::lock_guard lock(mutex_);
+    shortage_ = std::move(shortage);
+  }
   // The others take this rank for lost.
   void shut_out(const Error& error) {
     const std::lock_guard lock(mutex_);
@@ -144,7 +149,7 @@ class Agreement {
   Council council_;
   std::condition_variable changed_;
   std::set<Nonce> alarms_;  // of attempts that failed
-  std::optional<Error> shut_out_;
+  std::optional<Error> shut_out_, shortage_;
 };
 
 }  // namespace tutti

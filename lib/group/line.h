@@ -131,17 +131,21 @@ class Connector {
 
   // The connections that others have made since the last call.
   std::vector<Made> accept();
-  // Why no connection was accepted for a while, if this process has no file descriptor left.
-  std::optional<Error> shortage() const { return acceptor_.shortage(); }
+  // If this process has no file descriptor left: none for a connection in the last dial(), or none was accepted for a
+  // while.
+  std::optional<Error> shortage() const {
+    if (lack_.empty()) return acceptor_.shortage();
+    return Error{Code::kSystemError, "no socket for a control connection: " + lack_};
+  }
 
   // Begins a connection, unless one is under way. It is never cancelled: the other side would take that for a death.
   void begin(int peer, const Contact& contact) {
     dialers_.try_emplace(peer, Dialer::Call{key_, HelloKind::kControl, rank_, peer}, contact);
   }
-  // Advances the connections under way and returns those that are made; unreachable() and lack() tell of failed ones.
+  // Advances the connections under way and returns those that are made; unreachable() and shortage() tell of failed
+  // ones.
   std::vector<Made> dial();
   const std::map<int, std::string>& unreachable() const { return unreachable_; }  // in the last dial(), and why
-  const std::string& lack() const { return lack_; }  // why there was no socket to be had, in the last dial()
 
   int waits_for(std::vector<pollfd>* fds) const;  // as Watcher::Client
   size_t descriptors() const { return acceptor_.descriptors(); }
@@ -152,7 +156,7 @@ class Connector {
   Acceptor acceptor_;
   std::map<int, Dialer> dialers_;
   std::map<int, std::string> unreachable_;
-  std::string lack_;
+  std::string lack_;  // why there was no socket to be had, in the last dial()
 };
 
 }  // namespace tutti

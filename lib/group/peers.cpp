@@ -58,8 +58,7 @@ Result<void> PeerWatch::connect(Deadline deadline, const std::function<bool()>& 
     if (peer < config_.rank) connector_.begin(peer, config_.member(peer).contact);
   while (!awaited.empty()) {
     dial_wanted();
-    if (!connector_.lack().empty())
-      return Error{Code::kSystemError, "no socket for a control connection: " + connector_.lack()};
+    if (const auto shortage = connector_.shortage()) return *shortage;
     if (const auto gone = connector_.unreachable().begin(); gone != connector_.unreachable().end())
       return Error{Code::kRemoteError, rank_name(gone->first) + " cannot be reached: " + gone->second, gone->first};
     accept_lines();
@@ -69,7 +68,6 @@ Result<void> PeerWatch::connect(Deadline deadline, const std::function<bool()>& 
       for (const int peer : awaited) names += (names.empty() ? "" : ", ") + rank_name(peer);
       return names;
     };
-    if (const auto shortage = connector_.shortage()) return *shortage;
     if (gives_up && gives_up()) return Error{Code::kRemoteError, "lost the control connection with " + absent()};
     if (deadline.passed()) return Error{Code::kTimeout, "timed out waiting for a control connection with " + absent()};
     std::vector<pollfd> fds;
@@ -111,9 +109,16 @@ void PeerWatch::serve() {
     for (const auto& [peer, why] : connector_.unreachable())
       if (lines_.with(peer) == 0) lose(peer);  // else that rank has made the connection, and lives
     dial_wanted();
+    agreement_.set_shortage(connector_.shortage());
     return {};
   });
-  if (!served) ending_.fail(served.error());
+  if (served) return;
+  ending_.fail(served.error());
+  // The ranks of a group that has failed may still agree on how to go on: what the council says is said again.
+  (void)contained([this]() -> Result<void> {
+    for (const Line& line : lines_) agreement_.inform([&](Council& council) { council.connected(line.peer); });
+    return {};
+  });
 }
 
 int PeerWatch::waits_for(std::vector<pollfd>* fds) {

@@ -208,7 +208,7 @@ TEST_CASE("a group makes what it is to make from a communicator although the fir
   require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
     config.initTimeoutSeconds = 2;
-    if (rank == 0) config.algo = "magic";
+    if (rank == 0) config.transports = "magic";
     tuttiComm_t own = nullptr, both = nullptr;
     outcome.take(tuttiGroupStart());
     outcome.take(tuttiCommSplit(comm, rank, 0, &own, &config));

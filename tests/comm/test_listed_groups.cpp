@@ -185,6 +185,10 @@ TEST_CASE("wrong lists are refused, and name what is wrong") {
     outcome.wrong += tuttiCommCreateGroup(comm, nullptr, 2, &made, nullptr) != tuttiInvalidArgument;
     outcome.wrong += tuttiCommCreateGroup(comm, both, 2, nullptr, nullptr) != tuttiInvalidArgument;
     outcome.wrong += tuttiCommCreateGroup(nullptr, both, 2, &made, nullptr) != tuttiInvalidArgument;
+    // Before its turn, so that the others wait for its next call.
+    tuttiConfig_t misspelt = TUTTI_CONFIG_INITIALIZER;
+    misspelt.algo = "rign";
+    if (rank == 1) outcome.wrong += tuttiCommCreateGroup(comm, both, 2, &made, &misspelt) != tuttiInvalidUsage;
     outcome.take(tuttiCommCreateGroup(comm, both, 2, &made, nullptr));
     outcome.take(tuttiCommDestroy(made));
   }));
@@ -233,6 +237,24 @@ TEST_CASE("members of a listed group may come to it later than the limit of who 
     tuttiComm_t part = nullptr;
     outcome.take(tuttiCommCreateGroup(comm, all, 3, &part, &config));
     if (part != nullptr) outcome.take(tuttiCommDestroy(part));
+  }));
+}
+
+TEST_CASE("the limit of a listed group begins with its leader's turn, not with its call") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.initTimeoutSeconds = 2;
+  require_success(run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank == 1) poll(nullptr, 0, 2500);
+    const int both[] = {0, 1};
+    int32_t one = 1, sum = 0;
+    tuttiStream_t stream = nullptr;
+    tuttiComm_t part = nullptr;
+    outcome.take(tuttiStreamCreate(&stream));
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, stream));
+    outcome.take(tuttiCommCreateGroup(comm, both, 2, &part, &config));
+    if (part != nullptr) outcome.take(tuttiCommDestroy(part));
+    outcome.take(tuttiStreamSynchronize(stream));
+    outcome.take(tuttiStreamDestroy(stream));
   }));
 }
 

@@ -295,17 +295,23 @@ TEST_CASE("any rank of a communicator may be the one that gives the id by which 
   }));
 }
 
-// Rank 1 does its part of a split or growth on the old communicator, and dies before it gets to the new one.
-TEST_CASE("a rank that dies on its way to a new group is named soon, not after the limit for creations",
+// Rank 1 does its part of a split or growth on the old communicator, and dies before it gets to the new one, or
+// revokes.
+TEST_CASE("a rank that dies or revokes on its way to a new group is named soon, not after the limit for creations",
           "[processes]") {
-  const bool splits = GENERATE(true, false);
-  Processes group(3, [splits](int rank, tuttiComm_t comm, Outcome& outcome) {
+  const bool splits = GENERATE(true, false), dies = GENERATE(true, false);
+  Processes group(3, [splits, dies](int rank, tuttiComm_t comm, Outcome& outcome) {
     if (rank == 1) {
       std::vector<char> mine(128), all(3 * mine.size());
       if (splits) tuttiAllGather(mine.data(), all.data(), 8, tuttiInt8, comm, nullptr);
       tuttiAllGather(mine.data(), all.data(), mine.size(), tuttiInt8, comm, nullptr);
       usleep(100000);  // until the others have all of its data
-      raise(SIGKILL);
+      if (dies) raise(SIGKILL);
+      tuttiComm_t left = nullptr;
+      outcome.take(tuttiCommRevoke(comm, 0));
+      outcome.take(tuttiCommShrink(comm, nullptr, 0, &left, nullptr, TUTTI_SHRINK_DEFAULT));
+      outcome.take(tuttiCommDestroy(left));
+      return;
     }
     tuttiUniqueId id{};
     if (rank == 0 && !splits) outcome.take(tuttiGetUniqueId(&id));
@@ -315,11 +321,13 @@ TEST_CASE("a rank that dies on its way to a new group is named soon, not after t
                                       : tuttiCommGrow(comm, 3, rank == 0 ? &id : nullptr, -1, &made, nullptr);
     outcome.wrong += code != tuttiRemoteError || now_seconds() - begin > 30;
     outcome.wrong += !contains(tuttiGetLastError(nullptr), "rank 1 (");
+    outcome.wrong += !dies && !contains(tuttiGetLastError(nullptr), "tuttiCommRevoke");
     outcome.take(tuttiCommShrink(comm, nullptr, 0, &made, nullptr, TUTTI_SHRINK_DEFAULT));
     outcome.take(tuttiCommDestroy(made));
   });
   const auto outcomes = group.wait();
-  for (const int rank : {0, 2}) {
+  for (const int rank : {0, 1, 2}) {
+    if (dies && rank == 1) continue;
     INFO(outcomes[static_cast<size_t>(rank)].message);
     CHECK(outcomes[static_cast<size_t>(rank)].code == tuttiSuccess);
     CHECK(outcomes[static_cast<size_t>(rank)].wrong == 0);

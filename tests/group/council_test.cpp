@@ -193,6 +193,42 @@ TEST_CASE("who comes late gets the result that it has missed, from a rank that c
   CHECK(late->to_bytes() == first->to_bytes());
 }
 
+// As PeerWatch says after it has had no memory for a message.
+TEST_CASE("what was lost of a message is said again after connected()") {
+  Mail mail(3);
+  const auto ranks = council_of(mail);
+  const auto deliver = [&](size_t to) {
+    for (; !mail[to].empty(); mail[to].pop_front())
+      CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
+  };
+  for (size_t r = 0; r < 3; r++) ranks[r]->join({}, "vote");
+  const bool hears = GENERATE(true, false);  // what is lost: what rank 2 says, or the decision
+  if (hears) mail[0].pop_back();
+  deliver(0);
+  mail[2].clear();
+  if (hears) ranks[0]->connected(2);
+  if (!hears) ranks[2]->connected(0);
+  for (int i = 0; i < 4; i++)
+    for (size_t r = 0; r < 3; r++) deliver(r);
+  for (const auto& rank : ranks) CHECK(rank->take_result({}).has_value());
+}
+
+TEST_CASE("whom a coordinator that is lost has missed is not missed by the next one") {
+  Mail mail(4);
+  const auto ranks = council_of(mail);
+  for (const size_t r : {0, 1, 2}) ranks[r]->join({}, "vote");
+  const auto deliver = [&](size_t to) {
+    for (; !mail[to].empty(); mail[to].pop_front())
+      CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
+  };
+  deliver(0);
+  ranks[0]->name_missing({});
+  deliver(2);
+  CHECK(ranks[2]->missing({}) == std::vector<int>{3});
+  ranks[2]->lose(0);
+  CHECK(ranks[2]->missing({}).empty());
+}
+
 TEST_CASE("who has given up does not vote until it comes again") {
   Mail mail(3);
   const auto ranks = council_of(mail);
