@@ -32,8 +32,7 @@ constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, post) + sizeof tutt
 
 // Created when the library is loaded, because its first use could coincide with another thread's fork. Never destroyed.
 struct Loaded {
-  Loaded() { hold_while_forking(mutex); }
-  std::mutex mutex;
+  MutexAcrossForks mutex;
   std::map<std::string, const tuttiTransport*> tables;
 };
 Loaded& g_loaded = *new Loaded;

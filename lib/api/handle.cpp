@@ -18,28 +18,30 @@ std::string& last_error() {
 
 // Dead handles are reused only after this many others, so that a stale one is recognised for a long time.
 constexpr size_t kRetiredHandles = 1024;
-std::mutex g_handles_mutex;
-tuttiComm* g_newest_handle = nullptr;
-std::deque<tuttiComm*>& retired_handles() {
-  static auto* handles = new std::deque<tuttiComm*>;
-  return *handles;
-}
+// Never destroyed: other threads may outlive main.
+struct Handles {
+  Handles();
+  MutexAcrossForks mutex;
+  tuttiComm* newest = nullptr;
+  std::deque<tuttiComm*> retired;
+};
+Handles& g_handles = *new Handles;
 
 // A forked child has neither the threads nor the sockets behind its parent's handles.
 void disown_handles() {
-  for (tuttiComm* handle = g_newest_handle; handle != nullptr; handle = handle->older)
+  for (tuttiComm* handle = g_handles.newest; handle != nullptr; handle = handle->older)
     handle->magic = tuttiComm::kOfParent;
-  retired_handles().clear();
+  g_handles.retired.clear();
+}
+
+Handles::Handles() {
+  do_in_children(disown_handles);
 }
 
 void enter_handle(tuttiComm* handle) {
-  const std::lock_guard lock(g_handles_mutex);
-  if (g_newest_handle == nullptr) {
-    hold_while_forking(g_handles_mutex);
-    do_in_children(disown_handles);
-  }
-  handle->older = g_newest_handle;
-  g_newest_handle = handle;
+  const std::lock_guard lock(g_handles.mutex);
+  handle->older = g_handles.newest;
+  g_handles.newest = handle;
 }
 
 }  // namespace
@@ -77,8 +79,8 @@ Result<Use> use_of(tuttiComm_t handle) {
 tuttiComm_t make_handle(std::shared_ptr<Member> member) {
   tuttiComm* handle = nullptr;
   {
-    const std::lock_guard lock(g_handles_mutex);
-    auto& retired = retired_handles();
+    const std::lock_guard lock(g_handles.mutex);
+    auto& retired = g_handles.retired;
     // Background work may still hold a ticket.
     if (retired.size() > kRetiredHandles && retired.front()->ticket_lock.is_idle()) {
       handle = retired.front();
@@ -100,8 +102,8 @@ std::shared_ptr<Member> detach(tuttiComm_t handle) {
 
 void wait_until_unused(tuttiComm_t handle) {
   handle->ticket_lock.wait_until_left();
-  const std::lock_guard lock(g_handles_mutex);
-  retired_handles().push_back(handle);
+  const std::lock_guard lock(g_handles.mutex);
+  g_handles.retired.push_back(handle);
 }
 
 tuttiResult_t finish(const Error& error) {

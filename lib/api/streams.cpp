@@ -29,7 +29,6 @@ template <class Handle, class Thing>
 class Live {
  public:
   explicit Live(const char* name) : name_(name) {
-    hold_while_forking(mutex_);
     do_in_children([] { g_of_parent.store(g_given.load()); });
   }
 
@@ -67,14 +66,11 @@ class Live {
   static bool is_of_parent(const Handle* handle) { return reinterpret_cast<uintptr_t>(handle) <= g_of_parent; }
 
   const char* name_;
-  std::mutex mutex_;
+  MutexAcrossForks mutex_;
   std::map<Handle*, std::shared_ptr<Thing>> things_;
 };
 
-Live<tuttiStream, Stream>& streams() {
-  static auto* live = new Live<tuttiStream, Stream>("stream");
-  return *live;
-}
+Live<tuttiStream, Stream>& g_streams = *new Live<tuttiStream, Stream>("stream");
 
 // A point in a stream that other streams and threads can wait for, even after its event has moved on or is gone.
 using Point = std::shared_future<void>;
@@ -102,22 +98,19 @@ class Event {
   Point point_ = reached_point();
 };
 
-Live<tuttiEvent, Event>& events() {
-  static auto* live = new Live<tuttiEvent, Event>("event");
-  return *live;
-}
+Live<tuttiEvent, Event>& g_events = *new Live<tuttiEvent, Event>("event");
 
 Result<void> create_stream(tuttiStream_t* handle) {
   if (handle == nullptr) return invalid_argument("stream is NULL");
   *handle = nullptr;
   TUTTI_TRY_ASSIGN(auto stream, Stream::create());
-  streams().add(handle, std::move(stream));
+  g_streams.add(handle, std::move(stream));
   return {};
 }
 
 Result<void> add_callback(tuttiStream_t handle, tuttiStreamCallback_t callback, void* user_data) {
   if (callback == nullptr) return invalid_argument("callback is NULL");
-  TUTTI_TRY_ASSIGN(const auto stream, streams().find(handle));
+  TUTTI_TRY_ASSIGN(const auto stream, g_streams.find(handle));
   // The stream owns and outlives this work, so a raw pointer is safe; a shared one would be a reference cycle.
   stream->enqueue([handle, callback, user_data, s = stream.get()]() -> Result<void> {
     const auto state = s->query();  // kInProgress if there is no error, since this work still runs
@@ -129,12 +122,12 @@ Result<void> add_callback(tuttiStream_t handle, tuttiStreamCallback_t callback, 
 
 // With no stream everything is done when a call returns, so the event is reached at once.
 Result<void> record(tuttiEvent_t event_handle, tuttiStream_t stream_handle) {
-  TUTTI_TRY_ASSIGN(const auto event, events().find(event_handle));
+  TUTTI_TRY_ASSIGN(const auto event, g_events.find(event_handle));
   if (stream_handle == nullptr) {
     event->move_to(reached_point());
     return {};
   }
-  TUTTI_TRY_ASSIGN(const auto stream, streams().find(stream_handle));
+  TUTTI_TRY_ASSIGN(const auto stream, g_streams.find(stream_handle));
   const auto reached = std::make_shared<std::promise<void>>();
   stream->enqueue([reached]() -> Result<void> {
     reached->set_value();
@@ -145,13 +138,13 @@ Result<void> record(tuttiEvent_t event_handle, tuttiStream_t stream_handle) {
 }
 
 Result<void> wait_event(tuttiStream_t stream_handle, tuttiEvent_t event_handle) {
-  TUTTI_TRY_ASSIGN(const auto event, events().find(event_handle));
+  TUTTI_TRY_ASSIGN(const auto event, g_events.find(event_handle));
   const Point point = event->point();
   if (stream_handle == nullptr) {
     point.wait();
     return {};
   }
-  TUTTI_TRY_ASSIGN(const auto stream, streams().find(stream_handle));
+  TUTTI_TRY_ASSIGN(const auto stream, g_streams.find(stream_handle));
   stream->enqueue([point]() -> Result<void> {
     point.wait();
     return {};
@@ -162,7 +155,7 @@ Result<void> wait_event(tuttiStream_t stream_handle, tuttiEvent_t event_handle) 
 }  // namespace
 
 Result<std::shared_ptr<Stream>> tutti::api::find_stream(tuttiStream_t handle) {
-  return streams().find(handle);
+  return g_streams.find(handle);
 }
 
 void tutti::api::end_queued(tuttiComm_t comm) {
@@ -173,7 +166,7 @@ void tutti::api::end_queued(tuttiComm_t comm) {
   };
   std::map<uint64_t, Stream::Work> taken;
   (void)contained([&]() -> Result<void> {
-    for (const auto& stream : streams().all()) stream->take_out(comm, instead, &taken);
+    for (const auto& stream : g_streams.all()) stream->take_out(comm, instead, &taken);
     return {};
   });
   for (const auto& [ticket, work] : taken) (void)work();  // each at its turn, because others may wait for these turns
@@ -187,21 +180,21 @@ tuttiResult_t tuttiStreamCreate(tuttiStream_t* stream) {
 
 tuttiResult_t tuttiStreamSynchronize(tuttiStream_t stream) {
   return guarded([&]() -> Result<void> {
-    TUTTI_TRY_ASSIGN(const auto found, streams().find(stream));
+    TUTTI_TRY_ASSIGN(const auto found, g_streams.find(stream));
     return found->synchronize();
   });
 }
 
 tuttiResult_t tuttiStreamQuery(tuttiStream_t stream) {
   return guarded([&]() -> Result<void> {
-    TUTTI_TRY_ASSIGN(const auto found, streams().find(stream));
+    TUTTI_TRY_ASSIGN(const auto found, g_streams.find(stream));
     return found->query();
   });
 }
 
 tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream) {
   return guarded([&]() -> Result<void> {
-    TUTTI_TRY_ASSIGN(const auto found, streams().remove(stream));
+    TUTTI_TRY_ASSIGN(const auto found, g_streams.remove(stream));
     return found->synchronize();
   });
 }
@@ -217,7 +210,7 @@ tuttiResult_t tuttiStreamWaitEvent(tuttiStream_t stream, tuttiEvent_t event) {
 tuttiResult_t tuttiEventCreate(tuttiEvent_t* event) {
   return guarded([&]() -> Result<void> {
     if (event == nullptr) return invalid_argument("event is NULL");
-    events().add(event, std::make_shared<Event>());
+    g_events.add(event, std::make_shared<Event>());
     return {};
   });
 }
@@ -228,7 +221,7 @@ tuttiResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream) {
 
 tuttiResult_t tuttiEventQuery(tuttiEvent_t event) {
   return guarded([&]() -> Result<void> {
-    TUTTI_TRY_ASSIGN(const auto found, events().find(event));
+    TUTTI_TRY_ASSIGN(const auto found, g_events.find(event));
     if (found->point().wait_for(std::chrono::seconds(0)) == std::future_status::ready) return {};
     return Error{Code::kInProgress, "the stream has not reached this event"};
   });
@@ -236,7 +229,7 @@ tuttiResult_t tuttiEventQuery(tuttiEvent_t event) {
 
 tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event) {
   return guarded([&]() -> Result<void> {
-    TUTTI_TRY_ASSIGN(const auto found, events().find(event));
+    TUTTI_TRY_ASSIGN(const auto found, g_events.find(event));
     found->point().wait();
     return {};
   });
@@ -244,7 +237,7 @@ tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event) {
 
 tuttiResult_t tuttiEventDestroy(tuttiEvent_t event) {
   return guarded([&]() -> Result<void> {
-    TUTTI_TRY(events().remove(event));
+    TUTTI_TRY(g_events.remove(event));
     return {};
   });
 }

@@ -25,6 +25,10 @@ void close_descriptor(int fd);
 // Locks `mutex` while the process forks, so that the child finds what it guards consistent, and the mutex unlocked.
 void hold_while_forking(std::mutex& mutex);
 void hold_while_forking(std::shared_mutex& mutex);
+// Such a mutex, for what is made when the library is loaded: its first use might coincide with another thread's fork.
+struct MutexAcrossForks : std::mutex {
+  MutexAcrossForks() { hold_while_forking(*this); }
+};
 // `action` runs in each child before fork returns there. It must neither wait nor fail.
 void do_in_children(void (*action)());
 

@@ -13,8 +13,6 @@ namespace tutti {
 template <class Name, class Shared>
 class Halves {
  public:
-  Halves() { hold_while_forking(mutex_); }
-
   // Takes what the other thread left under this name; otherwise leaves what make() returns for the other thread, for as
   // long as anybody holds it. A null result is not left.
   template <class Make>
@@ -34,7 +32,7 @@ class Halves {
   }
 
  private:
-  std::mutex mutex_;
+  MutexAcrossForks mutex_;
   std::map<Name, std::weak_ptr<Shared>> left_;
 };
 

@@ -11,8 +11,7 @@ namespace {
 // Created when the library is loaded, because the first use might coincide with another thread's fork. Never destroyed:
 // other threads may outlive main.
 struct Names {
-  Names() { hold_while_forking(mutex); }
-  std::mutex mutex;
+  MutexAcrossForks mutex;
   uint64_t last = 0;
   std::array<std::string, kMostPlaces> all;  // each at its number modulo kMostPlaces
 };

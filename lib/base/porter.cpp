@@ -100,13 +100,12 @@ Result<Port> open_port(uint16_t number) {
 // first use might coincide with another thread's fork; never destroyed, because porters may outlive main.
 struct Doors {
   Doors();
-  std::mutex mutex;
+  MutexAcrossForks mutex;
   std::map<uint16_t, std::vector<uint64_t>> of_port;
 };
 Doors& g_doors = *new Doors;
 
 Doors::Doors() {
-  hold_while_forking(mutex);
   do_in_children([] { g_doors.of_port.clear(); });
 }
 

@@ -25,6 +25,7 @@ namespace {
 
 // Never destroyed: other threads may outlive main.
 struct Table {
+  Table();
   std::shared_mutex mutex;
   std::vector<std::shared_ptr<const SharedBlock>> blocks;
   std::map<void*, uint64_t> allocated;  // ids
@@ -53,14 +54,11 @@ struct Table {
     return block;
   }
 };
-Table& table() {
-  static Table* const all = [] {
-    auto* fresh = new Table;
-    hold_while_forking(fresh->mutex);
-    do_in_children([] { table().last_of_parent = table().last_id; });
-    return fresh;
-  }();
-  return *all;
+Table& g_table = *new Table;
+
+Table::Table() {
+  hold_while_forking(mutex);
+  do_in_children([] { g_table.last_of_parent = g_table.last_id; });
 }
 
 // What /proc/self/maps says about an address.
@@ -137,22 +135,22 @@ Result<void*> SharedMemory::allocate(size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
   madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; only some systems have huge pages for shared memory
-  const std::unique_lock lock(table().mutex);
-  table().allocated[memory] = table().add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(fd), 0)->id;
+  const std::unique_lock lock(g_table.mutex);
+  g_table.allocated[memory] = g_table.add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(fd), 0)->id;
   return memory;
 }
 
 bool SharedMemory::free(void* memory) {
-  const std::unique_lock lock(table().mutex);
-  const auto found = table().allocated.find(memory);
-  if (found == table().allocated.end()) return false;
-  const auto block = table().take(found->second);
-  table().allocated.erase(found);
+  const std::unique_lock lock(g_table.mutex);
+  const auto found = g_table.allocated.find(memory);
+  if (found == g_table.allocated.end()) return false;
+  const auto block = g_table.take(found->second);
+  g_table.allocated.erase(found);
   const size_t bytes = block->end - block->begin;
   // Something else may lie at these addresses soon.
-  std::erase_if(table().blocks, [&](const auto& b) { return b->begin < block->end && b->end > block->begin; });
+  std::erase_if(g_table.blocks, [&](const auto& b) { return b->begin < block->end && b->end > block->begin; });
   munmap(memory, bytes);
-  if (block->id <= table().last_of_parent) return true;
+  if (block->id <= g_table.last_of_parent) return true;
   [[maybe_unused]] const int punched =
       fallocate(block->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
   return true;
@@ -168,42 +166,42 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
   Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();  // may be none: the file has to be open
   const uint64_t offset = mapping.offset + (begin - mapping.begin);
   if (fd && !has_pages(fd, offset, bytes)) fd.reset();  // else peers would be told to map it, and refuse
-  const std::unique_lock lock(table().mutex);
-  return table().add(begin, bytes, std::move(fd), offset);
+  const std::unique_lock lock(g_table.mutex);
+  return g_table.add(begin, bytes, std::move(fd), offset);
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset) {
-  const std::unique_lock lock(table().mutex);
-  return table().add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(dmabuf), offset, true);
+  const std::unique_lock lock(g_table.mutex);
+  return g_table.add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(dmabuf), offset, true);
 }
 
 bool SharedMemory::remove(uint64_t id) {
-  const std::unique_lock lock(table().mutex);
-  return table().take(id) != nullptr;
+  const std::unique_lock lock(g_table.mutex);
+  return g_table.take(id) != nullptr;
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::find(const void* data, size_t bytes) {
-  return table().find(
+  return g_table.find(
       [&](const SharedBlock& block) { return block.fd && !block.is_device && block.contains(data, bytes); });
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::find_registered(const void* data, size_t bytes) {
-  return table().find([&](const SharedBlock& block) { return block.contains(data, bytes); });
+  return g_table.find([&](const SharedBlock& block) { return block.contains(data, bytes); });
 }
 
 Fd SharedMemory::dmabuf(uint64_t id, uint64_t* offset) {
-  const auto block = table().find([&](const SharedBlock& b) { return b.id == id && b.is_device; });
+  const auto block = g_table.find([&](const SharedBlock& b) { return b.id == id && b.is_device; });
   if (block == nullptr) return {};
   *offset = block->offset;
   return Fd(fcntl(block->fd.get(), F_DUPFD_CLOEXEC, 3));
 }
 
 bool SharedMemory::is_live(uint64_t id) {
-  return table().find([&](const SharedBlock& block) { return block.id == id; }) != nullptr;
+  return g_table.find([&](const SharedBlock& block) { return block.id == id; }) != nullptr;
 }
 
 uint64_t SharedMemory::removals() {
-  return table().removals.load(std::memory_order_relaxed);
+  return g_table.removals.load(std::memory_order_relaxed);
 }
 
 }  // namespace tutti

@@ -179,26 +179,20 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
 }
 
 struct Roster::Known {
-  std::mutex mutex;
+  MutexAcrossForks mutex;
   std::map<uint64_t, std::weak_ptr<const Roster>> rosters;  // by group number
-
-  // Never destroyed: threads may outlive main.
-  static Known& of_process() {
-    static Known& known = *new Known;
-    [[maybe_unused]] static const bool is_held = (hold_while_forking(known.mutex), true);
-    return known;
-  }
 };
+// Never destroyed: threads may outlive main.
+Roster::Known& Roster::known_ = *new Known;
 
 Result<std::shared_ptr<const Roster>> Roster::of(const Blobs& introductions, int rank) {
-  Known& known = Known::of_process();
-  const std::lock_guard lock(known.mutex);
+  const std::lock_guard lock(known_.mutex);
   const uint64_t number = number_of(introductions.bytes());
-  std::shared_ptr<const Roster> roster = known.rosters[number].lock();
+  std::shared_ptr<const Roster> roster = known_.rosters[number].lock();
   if (!roster || roster->blobs_.bytes() != introductions.bytes()) {
     TUTTI_TRY_ASSIGN(roster, read(introductions, rank));
-    std::erase_if(known.rosters, [](const auto& entry) { return entry.second.expired(); });
-    known.rosters[number] = roster;
+    std::erase_if(known_.rosters, [](const auto& entry) { return entry.second.expired(); });
+    known_.rosters[number] = roster;
   }
   if (roster->agrees_) return roster;
   const GroupSettings mine = (*roster)[rank].settings;
@@ -238,9 +232,8 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
 }
 
 bool Roster::ranks_share_cpus(uint64_t but) {
-  Known& known = Known::of_process();
-  const std::lock_guard lock(known.mutex);
-  return std::ranges::any_of(known.rosters, [but](const auto& entry) {
+  const std::lock_guard lock(known_.mutex);
+  return std::ranges::any_of(known_.rosters, [but](const auto& entry) {
     const auto roster = entry.second.lock();
     return roster && roster->group != but && roster->is_oversubscribed();
   });

@@ -94,6 +94,7 @@ class Roster {
 
  private:
   struct Known;
+  static Known& known_;
   explicit Roster(const Blobs& introductions) : blobs_(introductions) {}
   static Result<std::shared_ptr<const Roster>> read(const Blobs& introductions, int rank);
 

@@ -105,13 +105,13 @@ size_t descriptors_for_rank(const Membership& me, const LinkPool& links, int ran
   return n;
 }
 
+MutexAcrossForks g_count_mutex;
+
 // The first rank of a process counts for the others: if each rank counted, it would take O(n^3).
 size_t descriptors_for_process(const Membership& me, const LinkPool& links) {
-  static std::mutex mutex;
-  [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
   static uint64_t counted_group = 0;
   static size_t needed = 0;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(g_count_mutex);
   if (counted_group == me.roster->group) return needed;
   needed = 0;
   for (const int rank : me.roster->ranks_of_process) needed += descriptors_for_rank(me, links, rank);

@@ -26,19 +26,19 @@ namespace {
 
 // Never destroyed: other threads may outlive main.
 struct Registry {
-  std::mutex mutex;
+  Registry();
+  MutexAcrossForks mutex;
   std::vector<Recorder*> all;
   uint64_t files = 0;
 };
-Registry& registry();
+Registry& g_registry = *new Registry;
 
 // A program that exits normally leaves no files, even if it has not destroyed its communicators. Only the files of
 // communicators that failed or are in an operation are left, for people who ask why. The end of a GPU's operation may
 // not have been seen yet, unless it is known what it waits for.
 void remove_files() {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  for (const Recorder* recorder : all.all) {
+  const std::lock_guard lock(g_registry.mutex);
+  for (const Recorder* recorder : g_registry.all) {
     const Trace trace = read_trace(*recorder);
     const bool is_evidence =
         recorder->is_on_gpu() && trace.wait.awaited.empty() ? trace.has_failed() : trace.is_evidence();
@@ -46,15 +46,9 @@ void remove_files() {
   }
 }
 
-Registry& registry() {
-  static Registry* const all = [] {
-    auto* fresh = new Registry;
-    hold_while_forking(fresh->mutex);
-    do_in_children([] { registry().all.clear(); });
-    atexit(remove_files);
-    return fresh;
-  }();
-  return *all;
+Registry::Registry() {
+  do_in_children([] { g_registry.all.clear(); });
+  atexit(remove_files);
 }
 
 void* map_private() {
@@ -111,14 +105,14 @@ bool cpu_counts_time() {
 Recorder::Recorder(bool on_gpu) : by_cpu_(cpu_counts_time()), on_gpu_(on_gpu) {
   attach_profiler();
   use(map_private());
-  const std::lock_guard lock(registry().mutex);
-  registry().all.push_back(this);
+  const std::lock_guard lock(g_registry.mutex);
+  g_registry.all.push_back(this);
 }
 
 Recorder::~Recorder() {
   {
-    const std::lock_guard lock(registry().mutex);
-    std::erase(registry().all, this);
+    const std::lock_guard lock(g_registry.mutex);
+    std::erase(g_registry.all, this);
   }
   if (!path_.empty() && header().pid == getpid()) unlink(path_.c_str());
   munmap(memory_, sizeof(TraceMemory));
@@ -143,8 +137,8 @@ void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
   const std::string folder = env_string(Env::kTraceDir);
   const ProcessId me = this_process();
   if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
-  const std::lock_guard lock(registry().mutex);  // against for_each_recorder()
-  const std::string path = folder + "/" + trace_file_name(me, ++registry().files);
+  const std::lock_guard lock(g_registry.mutex);  // against for_each_recorder()
+  const std::string path = folder + "/" + trace_file_name(me, ++g_registry.files);
   if (const auto memory = map_file(path)) {
     use(memory.value());
     path_ = path;
@@ -259,8 +253,8 @@ std::string TraceMemory::last_place_text() const {
 }
 
 void for_each_recorder(const std::function<void(const Recorder&)>& visit) {
-  const std::lock_guard lock(registry().mutex);
-  for (const Recorder* recorder : registry().all) visit(*recorder);
+  const std::lock_guard lock(g_registry.mutex);
+  for (const Recorder* recorder : g_registry.all) visit(*recorder);
 }
 
 Call counterpart(const Call& mine, const Call& theirs, const Recorder& recorder) {

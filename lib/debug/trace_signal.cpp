@@ -16,6 +16,7 @@
 namespace tutti {
 namespace {
 
+MutexAcrossForks g_install_mutex;  // while it is installed
 int g_wake = -1;
 pid_t g_owner = -1;
 std::atomic<bool> g_waits{false};    // whether the owner's thread waits for the signal
@@ -69,9 +70,7 @@ Result<void> install(const std::string& pattern) {
 }  // namespace
 
 Result<void> write_traces_on_sigterm(const std::string& pattern) {
-  static std::mutex mutex;
-  [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(g_install_mutex);
   return g_owner == getpid() ? Result<void>() : install(pattern);
 }
 

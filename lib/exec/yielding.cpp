@@ -44,7 +44,7 @@ void Yielding::give_way() {
 
 void Yielding::took(int64_t ns) {
   if (operations_ != kAlways && ns > kLongestTurnNs) operations_ = 0;
-  if (operations_ != kAlways || ns < kShortestSliceNs) return;
+  if ((operations_ != kAlways && !crowded_) || ns < kShortestSliceNs) return;
   lost_ns_ = std::max<int64_t>(0, lost_ns_ - std::exchange(begun_, 0) * kLostPerOperationNs);
   if (lost_ns_ == 0) next_naps_ = kFewestNaps;
   lost_ns_ += ns;

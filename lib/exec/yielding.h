@@ -24,8 +24,8 @@ class Yielding {
   bool is_on() const { return operations_ > 0; }
   // Whether the next operation yields. Each counts, so that no rank keeps yielding to a peer that the kernel has moved.
   bool begin_operation() {
-    if (operations_ == 0) return crowded_;
-    if (operations_ != kAlways) operations_--;
+    if (!is_on() && !crowded_) return false;
+    if (is_on() && operations_ != kAlways) operations_--;
     if (naps_ > 0) {
       naps_--;
       return false;
@@ -41,9 +41,10 @@ class Yielding {
   int64_t awake_ns(bool has_stranger) const;
   // Lets others run.
   void give_way();
-  // A yield took this long. If others took a time slice, yielding ends; where ranks outnumber the CPUs, only if each
-  // operation or two costs such a slice, and for a number of operations that grows each time this turns out to be so
-  // still: peers that compute for long between their operations look like foreign processes, until they stop.
+  // A yield took this long. If others took a time slice, yielding ends; where ranks (also others) outnumber the CPUs,
+  // only if each operation or two costs such a slice, and for a number of operations that grows each time this turns
+  // out to be so still: peers that compute for long between their operations look like foreign processes, until they
+  // stop.
   void took(int64_t ns);
   // Whether this rank naps instead of yielding.
   bool naps() const { return naps_ > 0; }

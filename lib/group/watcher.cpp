@@ -20,13 +20,12 @@ namespace {
 // outlive main.
 struct OfProcess {
   OfProcess();
-  std::mutex mutex;
+  MutexAcrossForks mutex;
   std::weak_ptr<Watcher> watcher;
 };
 OfProcess& g_of_process = *new OfProcess;
 
 OfProcess::OfProcess() {
-  hold_while_forking(mutex);
   do_in_children([] { g_of_process.watcher.reset(); });
 }
 

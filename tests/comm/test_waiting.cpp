@@ -130,11 +130,13 @@ TEST_CASE("a rank naps where each operation costs a time slice, the longer the m
   };
   const auto naps = [](Yielding& yielding) {
     int n = 0;
-    for (; !yielding.begin_operation() && n < 100'000; n++) CHECK(yielding.is_on());
+    for (const bool is_on = yielding.is_on(); !yielding.begin_operation() && n < 100'000; n++)
+      CHECK(yielding.is_on() == is_on);
     CHECK_FALSE(yielding.naps());
     return n;
   };
-  Yielding yielding(true);
+  const bool always = GENERATE(true, false);
+  Yielding yielding(always, false, !always);
   for (int time = 0; time < 2; time++) {
     CHECK(slices_until_nap(yielding, 20, 1, 4 * kMs) > 5);  // it may be over soon
     const int first = naps(yielding);

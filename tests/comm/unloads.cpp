@@ -1,13 +1,17 @@
-// A program that unloads the library while it is in a group: its threads must not find their code gone when a peer
-// leaves. Loads the library from the given path.
+// Programs that load the library late, from the given path. One unloads it while it is in a group: its threads must not
+// find their code gone when a peer leaves. One forks while another thread uses the library for the first time.
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
+#include "../sanitized.h"
 #include "tutti/tutti.h"
 
 namespace {
@@ -47,10 +51,44 @@ int be_rank(const char* path, int rank, int id_from, int id_to, int go_from, int
   return 0;
 }
 
+std::atomic<bool> g_forks{false};
+
+// Runs after the library's own handlers: those loaded last prepare first.
+void let_the_other_begin() {
+  g_forks = true;
+  usleep(100'000);
+}
+
+// 0: the child, too, can make an event.
+int fork_in_the_first_use(const char* path) {
+  alarm(60);
+  pthread_atfork(let_the_other_begin, nullptr, nullptr);
+  const auto create = find<decltype(tuttiEventCreate)>(load(path), "tuttiEventCreate");
+  tuttiEvent_t event = nullptr;
+  std::thread first([&] {
+    while (!g_forks) usleep(100);
+    create(&event);
+  });
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    _exit(create(&event) == tuttiSuccess ? 0 : 6);
+  }
+  first.join();
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  printf("a child whose parent's other thread used the library for the first time hangs\n");
+  return 7;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+  if (const int code = fork_in_the_first_use(argv[1]); code != 0) return code;
+#endif
   int id[2], go[2];
   if (pipe(id) != 0 || pipe(go) != 0) return 2;
   pid_t pids[2];
