@@ -1,5 +1,5 @@
-/* Tutti: groups made from groups, and groups that change: split, lost ranks, shrink, revoke, grow. A part of tutti.h,
- * which includes this header; what tutti.h says about threads, errors and groups of calls applies here too. */
+/* Tutti: groups made from groups, and groups that change: split, lost ranks, shrink, revoke, grow, leave. A part of
+ * tutti.h, which includes this header; what tutti.h says about threads, errors and groups of calls applies here too. */
 #ifndef TUTTI_MEMBERSHIP_H
 #define TUTTI_MEMBERSHIP_H
 
@@ -84,6 +84,13 @@ TUTTI_API tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags);
  * different ones), and those of tuttiAllGather and tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId* uniqueId, int rank,
                                       tuttiComm_t* newcomm, const tuttiConfig_t* config);
+
+/* tuttiCommFinalize for this rank alone, as NCCL's ncclCommFinalize: waits until the operations called on `comm` before
+ * are done on this rank, not for other ranks, and compares nothing. A thread may finalize and destroy several ranks one
+ * after the other. A peer that still needs something of this rank, such as its tuttiCommFinalize, gets
+ * tuttiRemoteError. What is allowed afterwards, groups and config.blocking = 0 as for tuttiCommFinalize. Errors:
+ * tuttiInvalidArgument (not a live communicator), and the error of an operation that failed before. */
+TUTTI_API tuttiResult_t tuttiCommFinalizeLocal(tuttiComm_t comm);
 
 #ifdef __cplusplus
 }

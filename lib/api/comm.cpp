@@ -131,11 +131,12 @@ Result<void> destroy(tuttiComm_t handle, bool abort) {
   return ends ? Result<void>() : member->state();
 }
 
-Result<void> finalize(tuttiComm_t comm) {
+Result<void> finalize(tuttiComm_t comm, bool alone) {
   const auto use = std::make_shared<Use>(comm);
   if (!*use) return not_a_comm(comm);
-  if (use->member().blocking()) return launch_blocking(comm, [use] { return (*use)->finalize((*use)->take_ticket()); });
-  TUTTI_TRY(use->member().finalize());
+  if (use->member().blocking())
+    return launch_blocking(comm, [use, alone] { return (*use)->finalize((*use)->take_ticket(), alone); });
+  TUTTI_TRY(use->member().finalize(alone));
   return in_background("tuttiCommFinalize");
 }
 
@@ -191,7 +192,11 @@ tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
 }
 
 tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
-  return in_group([&] { return finalize(comm); });
+  return in_group([&] { return finalize(comm, false); });
+}
+
+tuttiResult_t tuttiCommFinalizeLocal(tuttiComm_t comm) {
+  return in_group([&] { return finalize(comm, true); });
 }
 
 tuttiResult_t tuttiCommDestroy(tuttiComm_t comm) {

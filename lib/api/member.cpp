@@ -30,16 +30,16 @@ void Member::queue_at(TicketLock& ticket_lock) {
   if (comm_) comm_->queue_at(ticket_lock);
 }
 
-Result<void> Member::finalize() {
+Result<void> Member::finalize(bool alone) {
   const auto ticket = std::make_shared<uint64_t>();
   // On a GPU, taking it waits for pending GPU work, perhaps for other ranks, and abort() must be able to end that.
   const bool takes_later = comm_->is_on_gpu();
   const auto take_ticket = [this, ticket] { *ticket = comm_->take_ticket(); };
   return start("tuttiCommFinalize", true, takes_later ? std::function<void()>() : take_ticket,
-               [this, ticket, take_ticket, takes_later, place = place_of_thread()] {
+               [this, ticket, take_ticket, takes_later, alone, place = place_of_thread()] {
                  set_place(place);
                  if (takes_later) take_ticket();
-                 return comm_->finalize(*ticket);
+                 return comm_->finalize(*ticket, alone);
                });
 }
 

@@ -77,7 +77,7 @@ class Member : public std::enable_shared_from_this<Member> {
   // Starts the creation; abort() cuts its deadline short. `begin` runs on the caller's thread, once nothing can prevent
   // the creation from running.
   Result<void> create(Creation creation, const Deadline& deadline, std::function<void()> begin);
-  Result<void> finalize();
+  Result<void> finalize(bool alone);
   // Sets where its operations queue; called before anybody uses it.
   void queue_at(TicketLock& ticket_lock);
 

@@ -69,8 +69,8 @@ class Communicator final {
   Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded,
                                                const CommOptions& options, const Deadline& deadline);
 
-  // Collective: every rank has called this after the same number of operations.
-  Result<void> finalize(uint64_t ticket);
+  // Collective: every rank has called this after the same number of operations. `alone`: waits for no other rank.
+  Result<void> finalize(uint64_t ticket, bool alone = false);
   void abort(const char* function = "tuttiCommAbort") { monitor_.abort(function); }
   Result<void> async_error() const { return monitor_.async_error(); }
   std::string explain_wait() const;

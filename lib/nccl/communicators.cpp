@@ -92,9 +92,10 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
   }
 }
 
-// Finalize, Destroy, Abort and Revoke do nothing with NULL, which a rank without a color has.
+// Finalize, Destroy, Abort and Revoke do nothing with NULL, which a rank without a color has. A thread that has several
+// ranks may finalize and destroy one after the other: none waits for another rank.
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  return comm == nullptr ? kSuccess : passed(tuttiCommFinalize(comm));
+  return comm == nullptr ? kSuccess : passed(tuttiCommFinalizeLocal(comm));
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {

@@ -258,6 +258,7 @@ TEST_CASE("wrong communicators and pointers of all other functions are named") {
     invalid(tuttiCommCount(handle, &number), part);
     invalid(tuttiCommUserRank(handle, &number), part);
     invalid(tuttiCommFinalize(handle), part);
+    invalid(tuttiCommFinalizeLocal(handle), part);
     invalid(tuttiCommDestroy(handle), part);
     invalid(tuttiCommAbort(handle), part);
     invalid(tuttiCommGetAsyncError(handle, &state), part);

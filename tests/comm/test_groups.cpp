@@ -133,6 +133,28 @@ TEST_CASE("one thread may hold several ranks of a group: creation, operations, f
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
+TEST_CASE("who finalizes alone waits for its own operations, and takes nothing from slower ranks") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = GENERATE("shm", "tcp");
+  constexpr int kBroadcasts = 20;
+  require_success(run_threads(3, &config, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiStream_t stream = nullptr;
+    outcome.take(tuttiStreamCreate(&stream));
+    std::vector<std::vector<int32_t>> data;
+    const auto broadcast = [&](size_t count, tuttiStream_t where) {
+      data.push_back(rank == 0 ? numbers(count, 5) : std::vector<int32_t>(count));
+      outcome.take(tuttiBcast(data.back().data(), count, tuttiInt32, 0, comm, where));
+    };
+    broadcast(2, nullptr);  // makes the links
+    if (rank != 0) usleep(100'000);
+    for (int i = 0; i < kBroadcasts; i++) broadcast(i % 2 == 0 ? 2 : 70'000, stream);
+    outcome.take(tuttiCommFinalizeLocal(comm));
+    for (const auto& each : data) outcome.wrong += each != numbers(each.size(), 5);
+    outcome.wrong += tuttiBarrier(comm, nullptr) != tuttiInvalidUsage;
+    outcome.take(tuttiStreamDestroy(stream));
+  }));
+}
+
 TEST_CASE("two communicators used in opposite order on two ranks, within groups, do not deadlock") {
   const tuttiUniqueId ids[2] = {new_id(), new_id()};
   Outcome outcomes[2];

@@ -177,3 +177,27 @@ TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then:
   require_success(ranks.wait());
 }
 #endif
+
+TEST_CASE("one thread finalizes its ranks on GPUs one after the other, each alone and once its own work is done") {
+  const int n_devices = GENERATE(1, 2);
+  FakePort port(n_devices);
+  tuttiComm_t comms[2];
+  const int devices[2] = {0, n_devices - 1};
+  REQUIRE(tuttiCommInitAll(comms, 2, devices) == tuttiSuccess);
+  {
+    GpuStream streams[2] = {GpuStream(port), GpuStream(port)};
+    int32_t data[2][3] = {{1, 2, 3}, {10, 20, 30}};
+    const auto sum = [&](int r) {
+      return tuttiAllReduce(data[r], data[r], 3, tuttiInt32, tuttiSum, comms[r], streams[r]);
+    };
+    REQUIRE(tuttiGroupStart() == tuttiSuccess);
+    for (int r = 0; r < 2; r++) REQUIRE(sum(r) == tuttiSuccess);
+    REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+    for (int r = 0; r < 2; r++) {
+      CHECK(tuttiCommFinalizeLocal(comms[r]) == tuttiSuccess);
+      CHECK((data[r][0] == 11 && data[r][2] == 33));
+      CHECK(sum(r) == tuttiInvalidUsage);
+      CHECK(tuttiCommDestroy(comms[r]) == tuttiSuccess);
+    }
+  }
+}

@@ -331,6 +331,44 @@ static void roots_and_operators(ncclComm_t comm, int rank) {
   CHECK(own == 1);
 }
 
+static void wait_for(ncclComm_t comm) {
+  ncclResult_t state = kInProgress;
+  while (state == kInProgress) OK(ncclCommGetAsyncError(comm, &state));
+  OK(state);
+}
+
+/* One thread ends its ranks one after the other, as NCCL's examples do: also in a group, and in the background. */
+static void endings(void) {
+  ncclComm_t all[2] = {NULL, NULL};
+  ncclConfig_t config = new_config();
+  ncclUniqueId id;
+  float value = 1;
+  setenv("TUTTI_OP_TIMEOUT", "5", 1); /* what waits for the other rank fails */
+  OK(ncclCommInitAll(all, 2, NULL));
+  for (int r = 0; r < 2; r++) {
+    OK(ncclCommFinalize(all[r]));
+    CHECK(ncclAllReduce(&value, &value, 1, kFloat, kSum, all[r], NULL) == kInvalidUsage && says("finalized"));
+    OK(ncclCommFinalize(all[r]));
+    OK(ncclCommDestroy(all[r]));
+  }
+  OK(ncclCommInitAll(all, 2, NULL));
+  OK(ncclGroupStart());
+  OK(ncclCommFinalize(all[0]));
+  OK(ncclGroupEnd());
+  for (int r = 0; r < 2; r++) OK(ncclCommDestroy(all[r])); /* rank 1 without finalizing */
+  config.blocking = 0;
+  OK(ncclGetUniqueId(&id));
+  for (int r = 0; r < 2; r++) CHECK(ncclCommInitRankConfig(&all[r], 2, id, r, &config) == kInProgress);
+  for (int r = 0; r < 2; r++) wait_for(all[r]);
+  for (int r = 0; r < 2; r++) {
+    CHECK(ncclCommFinalize(all[r]) == kInProgress);
+    wait_for(all[r]);
+    CHECK(ncclAllReduce(&value, &value, 1, kFloat, kSum, all[r], NULL) == kInvalidUsage && says("finalized"));
+    OK(ncclCommDestroy(all[r]));
+  }
+  unsetenv("TUTTI_OP_TIMEOUT");
+}
+
 static int be_rank(int rank, ncclUniqueId id) {
   ncclComm_t comm = NULL, all[2] = {NULL, NULL};
   const ncclConfig_t good = new_config();
@@ -354,6 +392,7 @@ static int be_rank(int rank, ncclUniqueId id) {
   OK(ncclCommDestroy(comm));
   OK(ncclCommInitAll(all, 2, NULL));
   for (int r = 0; r < 2; r++) OK(ncclCommDestroy(all[r]));
+  endings();
   return failures != 0;
 }
 
