@@ -94,4 +94,9 @@ grep -q '0 -> .: shm; they share ' "$out/job.0" || fail "a job's paths are not s
 TUTTI_RANK=1 TUTTI_NRANKS=2 "$topo" >"$out/alone" 2>&1 || fail "tutti-topo in half a launcher"
 grep -q "tutti-topo: showing this host alone, not the job: TUTTI_ROOT is not set" "$out/alone" || fail "half a launcher is not said"
 
+# A secret that can be guessed is refused where everything is to be encrypted, as by every program.
+TUTTI_RANK=0 TUTTI_NRANKS=1 TUTTI_ROOT=127.0.0.1:$((20000 + $$ % 20000)) TUTTI_ENCRYPT=1 "$topo" >"$out/alone" 2>&1 &&
+  fail "tutti-topo encrypts with a secret that can be guessed"
+grep -q "TUTTI_SECRET is not set" "$out/alone" || fail "that TUTTI_SECRET is not set is not said"
+
 echo "ok: tutti-topo"

@@ -85,8 +85,9 @@ Result<Machine> machine_named(const std::string& name) {
 }
 
 Result<Picture> picture_of_group(int* rank) {
-  TUTTI_TRY_ASSIGN(const LaunchInfo info, detect_launcher());
+  TUTTI_TRY_ASSIGN(LaunchInfo info, detect_launcher());
   TUTTI_TRY_ASSIGN(const CommOptions options, CommOptions::from_env());
+  info.encrypts = options.encrypt;
   const Deadline deadline = Deadline::after_seconds(options.init_timeout_seconds);
   TUTTI_TRY_ASSIGN(const UniqueId id, unique_id_from_launcher(info, deadline));
   TUTTI_TRY_ASSIGN(const auto comm, Communicator::create(id, info.rank, info.n_ranks, options, deadline));
