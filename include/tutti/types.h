@@ -8,8 +8,9 @@
 #define TUTTI_MAJOR 0
 #define TUTTI_MINOR 1
 #define TUTTI_PATCH 0
-/* 10000 * major + 100 * minor + patch, as tuttiGetVersion returns it. */
-#define TUTTI_VERSION_CODE (TUTTI_MAJOR * 10000 + TUTTI_MINOR * 100 + TUTTI_PATCH)
+/* A version as one number, as tuttiGetVersion returns it. */
+#define TUTTI_VERSION(X, Y, Z) ((X)*10000 + (Y)*100 + (Z))
+#define TUTTI_VERSION_CODE TUTTI_VERSION(TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH)
 
 #if defined(__GNUC__)
 #define TUTTI_API __attribute__((visibility("default")))

@@ -36,7 +36,12 @@ NOT_RUN = [
     (r".*tests/torch/hangs/table\.py", "takes minutes, and needs torch; tests/torch/test_hangs.py runs what it runs"),
     (r"TUTTI_TRANSPORT_PLUGIN=\./libmine\.so", "takes long; tests/transports runs it"),
 ]
-NCCL_PROGRAM = "#include <nccl.h>\nint main(void) { ncclComm_t c; return ncclCommInitAll(&c, 1, 0) != ncclSuccess; }\n"
+NCCL_PROGRAM = """#include <nccl.h>
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 10, 0)
+#error "a version of Tutti's, which has to be decided by hand"
+#endif
+int main(void) { ncclComm_t c; return ncclCommInitAll(&c, 1, 0) != ncclSuccess; }
+"""
 
 
 def commands():
