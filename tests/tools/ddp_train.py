@@ -113,6 +113,20 @@ def wrong_usage():
     short.check(short.status == 2 and "0 characters" in short.output, "an empty text is an error")
 
 
+def what_cannot_be_written(env):
+    """A full disk under stdout, whoever prints; and a folder that is not there, which is found before the training."""
+    for arguments, environment in ((["--procs", 2], None), (["--procs", 2, "--threads"], None), ([], env), (["--help"], None)):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([PROGRAM, *SMALL, "--steps", "2", *map(str, arguments)], stdout=full, stderr=subprocess.PIPE,
+                                  text=True, timeout=120, env=environment)
+        if done.returncode == 0 or "stdout cannot be written" not in done.stderr:
+            sys.exit(f"{arguments}: stdout on a full disk ends with {done.returncode} and says: {done.stderr}")
+    for arguments, environment in ((["--procs", 2], None), ([], env)):
+        run = Run(*arguments, "--json", "/nonexistent/figures.json", env=environment)
+        run.check(run.status == 3 and "--json /nonexistent/figures.json: cannot be written: No such file" in run.output and
+                  "loss" not in run.output, "a folder that does not exist is found before the training")
+
+
 def other_name(folder):
     """It is installed under another name than it has in the tree."""
     named = folder / "tutti-ddp-train"
@@ -131,9 +145,13 @@ def many_parts(folder):
     run.check(run.status == 0 and list(run.losses) == [1], "a large batch is trained on in its parts")
 
 
+def launched_alone():
+    return dict(os.environ, TUTTI_RANK="0", TUTTI_NRANKS="1", TUTTI_ROOT=f"127.0.0.1:{20000 + os.getpid() % 20000}",
+                TUTTI_SECRET="between us")
+
+
 def launcher_and_scaling(one):
-    env = dict(os.environ, TUTTI_RANK="0", TUTTI_NRANKS="1", TUTTI_ROOT=f"127.0.0.1:{20000 + os.getpid() % 20000}",
-               TUTTI_SECRET="between us")
+    env = launched_alone()
     run = Run(env=env).good()
     run.check(run.distance(one) < 1e-4, "the launcher's ranks train alike")
     run = Run("--threads", env=env).good()
@@ -159,6 +177,7 @@ def main():
         other_name(Path(folder))
     a_rank_dies(one)
     wrong_usage()
+    what_cannot_be_written(launched_alone())
     launcher_and_scaling(one)
 
 

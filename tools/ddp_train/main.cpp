@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "../cli/command_line.h"
 #include "options.h"
 #include "ranks.h"
 #include "scaling.h"
@@ -56,12 +57,9 @@ int train_on(const Options& options, const RankSetup& setup) {
 
 using namespace tutti::train;  // NOLINT: main is outside
 
-int main(int argc, char** argv) {
-  Options options;
-  if (Status s = parse_options(argc, argv, &options); !s) {
-    fprintf(stderr, "%s: %s\n", program_invocation_short_name, s.error().message.c_str());
-    return s.error().exit_status;
-  }
+namespace {
+
+int run(const Options& options) {
   if (!options.help.empty()) return fputs(options.help.c_str(), stdout) >= 0 ? 0 : tutti::perf::kExitFailed;
   if (options.scaling) return measure_scaling(options);
   if (options.procs > 0)
@@ -69,4 +67,15 @@ int main(int argc, char** argv) {
   RankSetup setup;
   setup.from_launcher = true;
   return train_on(options, setup);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (Status s = parse_options(argc, argv, &options); !s) {
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, s.error().message.c_str());
+    return s.error().exit_status;
+  }
+  return tutti::cli::printed(run(options), program_invocation_short_name);
 }

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "../cli/command_line.h"
+
 namespace tutti::train {
 namespace {
 
@@ -45,8 +47,7 @@ int run_threads(RankSetup setup, int first, int count, const std::function<int(c
   // Written atomically for every process, so it is read at once.
   if (read(id_pipe, &setup.id, sizeof setup.id) == static_cast<ssize_t>(sizeof setup.id))
     status = run_threads(setup, index * ranks, ranks, body);
-  fflush(stdout);
-  _exit(status);
+  _exit(cli::printed(status, program_invocation_short_name));
 }
 
 int wait_for(const std::vector<Process>& processes) {

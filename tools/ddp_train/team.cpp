@@ -1,6 +1,10 @@
 // The ranks of a training run: how they meet, and how they go on after one is lost.
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "trainer.h"
@@ -35,7 +39,15 @@ Status Trainer::connect() {
     return perf::usage_error(
         text("a rank's batch of %d samples cannot be split into %d parts; make --accumulate smaller", local_batch_,
              options_.accumulate));
-  return {};
+  return check_json();
+}
+
+// Before the training, whose figures would be lost.
+Status Trainer::check_json() {
+  if (!speaks() || options_.json.empty()) return {};
+  const auto folder = std::filesystem::path(options_.json).parent_path();
+  if (access(options_.json.c_str(), W_OK) == 0 || access(folder.empty() ? "." : folder.c_str(), W_OK) == 0) return {};
+  return Error{text("--json %s: cannot be written: %s", options_.json.c_str(), strerror(errno))};
 }
 
 Status Trainer::ask_place() {
