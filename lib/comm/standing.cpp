@@ -83,10 +83,11 @@ unsigned long long number(uint64_t value) {
   return value;
 }
 
-// "rank 0 called Recv(count=4, int32, peer=1), message 3 from rank 1, which has called only 2 matching Send".
+// "rank 0 called Recv(count=4, int32, peer=1), message 3 from rank 1, which has begun only 2 matching Send".
+// "Begun", because a rank may have called more in a group.
 std::string text_of(const Standing& one, const Standing& other) {
   if (one.doing == Standing::Doing::kCalls)
-    return format("rank %d called %s%s, but rank %d has called %llu", one.rank, to_text(one.call).c_str(),
+    return format("rank %d called %s%s, but rank %d has begun %llu", one.rank, to_text(one.call).c_str(),
                   one.place.c_str(), other.rank, number(other.call.sequence));
   const AwaitedMessage* awaited = message_missed(one, other, false);
   const bool sends = awaited == nullptr;
@@ -96,7 +97,7 @@ std::string text_of(const Standing& one, const Standing& other) {
                      one.place;
   if (one.passed_at_once > 1) text += format(" as one of %u messages of an AlltoAllv or a group", one.passed_at_once);
   const auto count = count_with(other, one.rank);
-  return text + format(", message %llu %s rank %d, which has called only %llu matching %s",
+  return text + format(", message %llu %s rank %d, which has begun only %llu matching %s",
                        number(awaited->call.sequence), sends ? "to" : "from", other.rank,
                        number(sends ? count->received : count->sent), sends ? "Recv" : "Send");
 }

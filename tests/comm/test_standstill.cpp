@@ -148,7 +148,7 @@ TEST_CASE("ranks that wait for each other's messages are told", "[waits]") {
   // All messages but the last are sent.
   require_told(
       run_parts(transport, {then({sends(1, 1), sends(2, 1)}), then({receives(1, 0), receives(2, 0), receives(3, 0)})}),
-      {"rank 1 called Recv(count=3, int32, peer=0), message 3 from rank 0, which has called only 2 matching Send"});
+      {"rank 1 called Recv(count=3, int32, peer=0), message 3 from rank 0, which has begun only 2 matching Send"});
 }
 
 TEST_CASE("who waits for a message from a rank that has left is told") {
