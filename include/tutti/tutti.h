@@ -72,8 +72,7 @@ TUTTI_API tuttiResult_t tuttiGetVersion(int* version);
 TUTTI_API const char* tuttiGetErrorString(tuttiResult_t result);
 
 /* The sentence that explains the last error of `comm`; with NULL, or if `comm` has no error, the last error that a call
- * on this thread returned; "" if there was none. The text belongs to the calling thread and is valid until its next
- * call of a Tutti function. */
+ * on this thread returned; "" if there was none. The text is the calling thread's, until it calls Tutti again. */
 TUTTI_API const char* tuttiGetLastError(tuttiComm_t comm);
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
@@ -250,8 +249,7 @@ TUTTI_API tuttiResult_t tuttiEventQuery(tuttiEvent_t event);
 /* Blocks until the stream has reached the event. Any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event);
 
-/* Frees the event; streams that wait for it still wait until it is reached. Any thread. Errors: tuttiInvalidArgument.
- */
+/* Frees the event; streams that wait for it go on doing so. Any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
 
 /* Algorithms of all-reduce, reduce, broadcast, all-gather and reduce-scatter:
@@ -321,8 +319,7 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * operations in MPICH", 2005). The prices are built in, or those of a tuning file (TUTTI_TUNE_FILE), which tutti-tune
  * writes; nothing is measured while operations run.
  * Errors: tuttiInvalidArgument (not the name of a collective, bytes is NULL, text is NULL with *bytes > 0, datatype or
- * op out of range, count * size over 2^63, not a live communicator), tuttiInvalidUsage (comm's creation is under way).
- */
+ * op out of range, count * size over 2^63, not a live communicator), tuttiInvalidUsage (its creation is under way). */
 TUTTI_API tuttiResult_t tuttiExplain(const char* collective, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
                                      tuttiComm_t comm, char* text, size_t* bytes);
 
@@ -367,9 +364,8 @@ TUTTI_API tuttiResult_t tuttiAllReduceQuantized(const void* sendbuff, void* recv
                                                 tuttiStream_t stream);
 
 /* recvbuff on every rank = sendbuff of rank `root`. sendbuff is read on the root only and may be NULL elsewhere. In
- * place on the root when sendbuff == recvbuff. The root returns once its messages are handed over, which may be before
- * the others have them. Blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (root not in [0,
- * nranks)). */
+ * place on the root when sendbuff == recvbuff. The root returns once its messages are handed over, perhaps before they
+ * arrive. Blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (root not in [0, nranks)). */
 TUTTI_API tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                        int root, tuttiComm_t comm, tuttiStream_t stream);
 
@@ -442,9 +438,10 @@ TUTTI_API tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream);
 /* Sends `count` elements to rank `peer`, which must call tuttiRecv with the same count and datatype. Messages between
  * two ranks keep their order. Outside of a group it returns when the message is handed over; except for small messages
  * after the first one to that rank, this requires that the receiver has called tuttiRecv. A rank that sends to itself,
- * or exchanges messages with a peer, must group the calls. Sends and receives are not among the operations that all
- * ranks must call in the same order. Blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (peer
- * not in [0, nranks)), and tuttiInvalidUsage (the receiver expects another count or datatype). */
+ * or exchanges messages with a peer, must group the calls, with buffers that do not overlap (a message to itself may be
+ * in place). Sends and receives are not among the operations that all ranks must call in the same order, but see
+ * tuttiGroupEnd. Blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (peer not in [0, nranks)),
+ * and tuttiInvalidUsage (the receiver expects another count or datatype). */
 TUTTI_API tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer,
                                   tuttiComm_t comm, tuttiStream_t stream);
 
@@ -477,12 +474,15 @@ TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
 
 /* Runs the collected calls: first the creations and finalizations, concurrently, but those on one communicator in the
- * order of calls; then the operations. All sends and receives of one communicator and stream run together, so their
- * order does not matter. Operations of one communicator keep their order; several communicators run concurrently, so
- * one thread may hold several ranks of a group. On return operations with a stream are queued there, and all others are
- * done; tuttiInProgress says that a creation or finalization continues in the background. If a call in the group was
- * refused, nothing is run, and its error is returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to
- * oneself that do not match), and the first error of the operations. */
+ * order of calls; then the operations. All sends and receives of one communicator and stream run together, in the place
+ * of the first of them: so their own order does not matter, but a group that mixes them with collectives must have the
+ * first one behind the same collective on all ranks, or these wait for each other. Operations of one communicator keep
+ * their order; several communicators run concurrently, so one thread may hold several ranks of a group. On return
+ * operations with a stream are queued there, and all others are done; tuttiInProgress says that a creation or
+ * finalization continues in the background. If a call in the group was refused, nothing is run, and its error is
+ * returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match),
+ * tuttiInvalidArgument (on host memory: a group that sends and receives would receive into overlapping memory), and the
+ * first error of the operations. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
 
 /* Ends a group as tuttiGroupEnd does, but runs nothing, and writes how long the group would take to

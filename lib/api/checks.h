@@ -1,8 +1,11 @@
 // Checks of arguments that several operations share: each names the argument and its value.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "api/handle.h"
 #include "base/dtype.h"
@@ -60,6 +63,23 @@ inline Result<void> check_buffers(const Buffers& buffers, const void* send, cons
   TUTTI_TRY(check_buffer("recvbuff", recv, count, buffers.output_bytes));
   TUTTI_TRY(check_buffer("sendbuff", send, count, buffers.input_bytes));
   return check_overlap(buffers, send, recv);
+}
+
+// Two of an operation's buffers, each from `begin` to `end`, that overlap though one of them is written; null if there
+// are none. Sorts them.
+template <class Place>
+std::pair<const Place*, const Place*> find_overlap(std::vector<Place>& places) {
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.begin < b.begin; });
+  const Place none{};
+  const Place *read = &none, *written = &none;  // those with the largest end so far
+  for (const Place& place : places) {
+    if (place.begin == place.end) continue;
+    const bool hits_written = place.begin < written->end;
+    if (hits_written || (place.is_written && place.begin < read->end)) return {hits_written ? written : read, &place};
+    const Place*& farthest = place.is_written ? written : read;
+    if (place.end > farthest->end) farthest = &place;
+  }
+  return {};
 }
 
 }  // namespace tutti::api

@@ -1,6 +1,4 @@
 // Operations on blocks of unequal size.
-#include <algorithm>
-
 #include "api/checks.h"
 #include "api/group.h"
 #include "base/places.h"
@@ -42,25 +40,14 @@ struct Block {
 
 // A block that is written must overlap no other block.
 Result<void> check_apart(std::vector<Block> blocks) {
-  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });
-  const Block none{};
-  const Block *read = &none, *written = &none;  // those with the largest end so far
-  for (const Block& block : blocks) {
-    if (block.elems == 0) continue;
-    const bool hits_written = block.begin < written->end;
-    if (hits_written || (block.is_written && block.begin < read->end)) {
-      const Block& other = hits_written ? *written : *read;
-      const auto at = [](const Block& b) { return reinterpret_cast<void*>(b.begin); };
-      const bool share_buffer = block.is_written == other.is_written;
-      return invalid_argument(
-          other.text() + " and " + block.text() + " overlap" +
-          (share_buffer ? "" : format(" in memory (sendbuff and recvbuff; at %p and %p)", at(other), at(block))) +
-          ": a block to receive into must not overlap any other block");
-    }
-    const Block*& farthest = block.is_written ? written : read;
-    if (block.end > farthest->end) farthest = &block;
-  }
-  return {};
+  const auto [one, other] = find_overlap(blocks);
+  if (one == nullptr) return {};
+  const auto at = [](const Block* b) { return reinterpret_cast<void*>(b->begin); };
+  const bool share_buffer = one->is_written == other->is_written;
+  return invalid_argument(
+      one->text() + " and " + other->text() + " overlap" +
+      (share_buffer ? "" : format(" in memory (sendbuff and recvbuff; at %p and %p)", at(one), at(other))) +
+      ": a block to receive into must not overlap any other block");
 }
 
 Result<void> check_blocks(const Operation::Unequal& blocks, const char* displs, DataType dtype) {

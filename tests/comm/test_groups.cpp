@@ -71,6 +71,68 @@ TEST_CASE("a group's messages may be called in any order, to any peer, and to on
 
 // At the first use of the links. A rank's messages in a group must reach a peer that sends what the group waits for
 // only after it has received them.
+TEST_CASE("a group that receives into memory of its other messages is refused, however many there are") {
+  require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    const int peer = 1 - rank;
+    auto data = numbers(2'000'000, rank);
+    struct One {
+      bool sends;
+      size_t at, count;
+    };
+    const auto exchange = [&](const std::vector<One>& messages) {
+      tuttiGroupStart();
+      for (const auto& [sends, at, count] : messages)
+        outcome.take(sends ? tuttiSend(&data[at], count, tuttiInt32, peer, comm, nullptr)
+                           : tuttiRecv(&data[at], count, tuttiInt32, peer, comm, nullptr));
+      return tuttiGroupEnd();
+    };
+    const auto refuses = [&](const std::vector<One>& messages, const std::string& part) {
+      outcome.wrong +=
+          exchange(messages) != tuttiInvalidArgument || !contains(tuttiGetLastError(nullptr), part.c_str());
+    };
+    const std::string of_peer = ", int32, peer=" + std::to_string(peer) + ") at ";
+    refuses({{true, 0, 2'000'000}, {false, 0, 2'000'000}}, "Send(count=2000000" + of_peer);
+    refuses({{false, 1, 8}, {true, 8, 4}}, "Recv(count=8" + of_peer);
+    refuses({{true, 0, 4}, {true, 2, 4}, {false, 10, 4}, {false, 13, 4}}, "overlap");
+    refuses({{true, 0, 100}, {true, 2, 4}, {false, 200, 1}, {false, 50, 1}}, "Recv(count=1" + of_peer);
+    outcome.wrong += data != numbers(2'000'000, rank);
+    outcome.take(exchange({{true, 0, 4}, {false, 4, 4}}));
+    outcome.take(exchange({{false, 0, 4}, {true, 4, 4}}));
+    outcome.take(exchange({{true, 0, 4}, {true, 2, 4}, {false, 10, 4}, {false, 14, 4}, {false, 3, 0}, {true, 12, 0}}));
+    auto expected = numbers(2'000'000, rank);
+    for (int32_t i = 0; i < 4; i++)
+      expected[static_cast<size_t>(4 + i)] = expected[static_cast<size_t>(10 + i)] = peer + i;
+    expected[14] = peer + 2, expected[15] = peer + 3, expected[16] = rank, expected[17] = rank + 1;
+    outcome.wrong += data != expected;
+    // Who gathers or scatters with messages may have its own part where it is to be.
+    tuttiGroupStart();
+    for (const int to : {rank, peer}) outcome.take(tuttiSend(data.data() + to, 1, tuttiInt32, to, comm, nullptr));
+    outcome.take(tuttiRecv(data.data() + rank, 1, tuttiInt32, rank, comm, nullptr));
+    outcome.take(tuttiRecv(&data[5], 1, tuttiInt32, peer, comm, nullptr));
+    outcome.take(tuttiGroupEnd());
+    expected[5] = rank + peer;
+    outcome.wrong += data != expected;
+  }));
+}
+
+TEST_CASE("a group's messages that are behind a collective here and before it there end, and both ranks are told") {
+  const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    int32_t one = 1, sum = 0, token = 0;
+    tuttiGroupStart();
+    if (rank == 1) outcome.take(tuttiRecv(&token, 1, tuttiInt32, 0, comm, nullptr));
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr));
+    if (rank == 0) outcome.take(tuttiSend(&token, 1, tuttiInt32, 1, comm, nullptr));
+    outcome.take(tuttiGroupEnd());
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiInvalidUsage);
+    CHECK(contains(outcome.message, "rank 0 called AllReduce(count=1, int32, sum)"));
+    CHECK(contains(outcome.message, "but rank 1 has begun 0"));
+    CHECK(contains(outcome.message, "message 1 from rank 0, which has begun only 0 matching Send"));
+  }
+}
+
 TEST_CASE("a group's messages go out though its receives have yet to be sent") {
   const char* const transport = GENERATE("shm", "tcp");
   const int n = GENERATE(2, 4);

@@ -75,6 +75,7 @@ def test_large_messages_both_ways(comm):
     got[:] = 0
     same(comm.sendrecv(mine, to, got, source, async_op=True).wait(60), of(source, (1_000_000,), "float64"))
     complaint("peer", comm.sendrecv, mine, comm.size, got, source)
+    complaint("overlap", comm.sendrecv, mine, to, mine, source)
     comm.barrier()
 
 

@@ -138,7 +138,8 @@ class Communicator:
         return self._run("tuttiRecv", (buffer,), (*movable(buffer, "array"), peer), array, async_op)
 
     def sendrecv(self, array: Any, to: int, out: Any, of: int, *, async_op: bool = False) -> Any:
-        """Sends `array` to rank `to` and at the same time receives from rank `of` into `out`, which it returns."""
+        """Sends `array` to rank `to` and at the same time receives from rank `of` into `out`, which it returns.
+        The two must not overlap."""
         send, recv = view(array, "array"), view(out, "out", is_written=True)
         messages = (("tuttiSend", send, movable(send, "array"), to), ("tuttiRecv", recv, movable(recv, "out"), of))
 
