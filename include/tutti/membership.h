@@ -32,11 +32,12 @@ TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks,
                                              const tuttiConfig_t* config);
 
 /* Writes the ranks of `comm` that are lost to ranks, which has room for nranks entries, in the order in which this rank
- * learned of them (so the first is the cause where others left because of it), and their number to *count. A rank is
- * lost if its process died, or its host has not answered for 2 s. When an operation or tuttiCommGetAsyncError reports
- * that a rank died, the list has it. Each rank watches its neighbours in rings and trees: if several ranks die at about
- * the same time, the list may stay shorter on some. A rank that called tuttiCommAbort, or tuttiCommDestroy after an
- * error, counts as lost, too; one that is stopped or slow, or has called tuttiCommDestroy without an error, does not.
+ * learned of them (so if others left because a rank died, the first is that rank), and their number to *count. A rank
+ * is lost if its process died, or its host has not answered for 2 s. When an operation or tuttiCommGetAsyncError
+ * reports that a rank died, the list has it. Each rank watches its neighbours in rings and trees: if several ranks die
+ * at about the same time, the list may stay shorter on some. A rank that called tuttiCommAbort, or tuttiCommDestroy
+ * after an error, counts as lost, too; one that is stopped or slow, or has called tuttiCommDestroy without an error,
+ * does not, until others shrink the communicator without it, because who looks for it then finds it gone.
  * Does not block; any thread. Errors: tuttiInvalidArgument (ranks or count is NULL, not a live communicator),
  * tuttiInvalidUsage (its creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, int* count);

@@ -74,7 +74,7 @@ typedef enum {
 /* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax give NaN if any input is NaN. tuttiAvg
  * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are added, multiplied
  * and divided in 32-bit floats, in rank order, and rounded to nearest even once per output; 8-bit floats saturate at
- * their largest number. */
+ * their largest number, but a product that overflows 32-bit floats is infinite in tuttiFloat8e5m2. */
 typedef enum {
   tuttiSum = 0,
   tuttiProd = 1,

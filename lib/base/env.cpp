@@ -82,8 +82,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kRank, "TUTTI_RANK", "", 0, INT32_MAX, "this process's rank, for tuttiCommInitFromEnv"},
   {Env::kNRanks, "TUTTI_NRANKS", "", 1, INT32_MAX, "number of ranks, for tuttiCommInitFromEnv"},
   {Env::kRoot, "TUTTI_ROOT", "", 1, 0, "host:port where rank 0 listens, for tuttiCommInitFromEnv"},
-  {Env::kSecret, "TUTTI_SECRET", "", 1, 0, "shared secret of the job, for tuttiCommInitFromEnv with TUTTI_ROOT or MASTER_ADDR"},
-  {Env::kLibrary, "TUTTI_LIBRARY", "", 1, 0, "path of libtutti.so.0, or of its folder, for the Python package tutti_torch"},
+  {Env::kSecret, "TUTTI_SECRET", "", 1, 0, "shared secret of the job, for tuttiCommInitFromEnv with TUTTI_ROOT, MASTER_ADDR or plain srun"},
+  {Env::kLibrary, "TUTTI_LIBRARY", "", 1, 0, "path of libtutti.so.0, or of its folder, for the Python packages tutti_torch and tutti_array"},
 }};
 // clang-format on
 
