@@ -423,9 +423,9 @@ TUTTI_API tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff
                                             tuttiStream_t stream);
 
 /* tuttiAlltoAll with blocks of any size: sendcounts[r] elements at sendbuff + sdispls[r] go to rank r, whose recvcounts
- * and rdispls entries for this rank say how many it expects, and where. The arrays have nranks entries and are copied.
- * Never in place. It is a group of tuttiSend and tuttiRecv, and has their errors; also tuttiInvalidArgument (an array
- * is NULL; a block of recvbuff overlaps another one or a block of sendbuff). */
+ * and rdispls entries for this rank say how many it expects, and where. The arrays of nranks entries are copied. Never
+ * in place. A group of tuttiSend and tuttiRecv, with their errors, but outside of a group called between the same two
+ * collectives on all ranks; also tuttiInvalidArgument (an array is NULL; a block of recvbuff overlaps another). */
 TUTTI_API tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
                                        void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
                                        tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream);

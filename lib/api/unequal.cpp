@@ -112,7 +112,8 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
                           : Block{"recvcounts", "rdispls", r, recv_elems[r], recv_at[r], true};
       TUTTI_TRY(block.place(base, dtype));
       TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, block.elems, block.end - block.begin));
-      messages.push_back({sends, static_cast<int>(r), base + block.at * dtype_bytes(dtype), block.elems, dtype});
+      messages.push_back(
+          {sends, static_cast<int>(r), base + block.at * dtype_bytes(dtype), block.elems, dtype, !is_in_group()});
       blocks.push_back(block);
     }
   }

@@ -77,7 +77,11 @@ Result<void> Messages::run(const Operation& operation) {
   const std::vector<Message>& messages = *operation.messages;
   Begun& begun = monitor_.begun();
   monitor_.recorder().begin(to_tag(to_recorded(messages)), begun.exchanges + 1, operation.caller, operation.created);
-  const MessageBatch batch(messages, [&](const Message& m) { return next_call(m); });
+  const MessageBatch batch(messages, [&](const Message& m) {
+    Call call = next_call(m);
+    if (m.in_order) call.blocks = static_cast<uint32_t>(begun.sequence + 1);
+    return call;
+  });
   begun.exchanges++;
   return pass(batch, {kPointToPointChannel, Standing::Doing::kPasses, me_.options.op_timeout_seconds});
 }

@@ -262,8 +262,32 @@ Call counterpart(const Call& mine, const Call& theirs, const Recorder& recorder)
   return same_number.sequence != 0 ? same_number : mine;
 }
 
+namespace {
+
+// Of two tuttiAlltoAllv with different collectives before them. Only the rank that is ahead knows what it called where
+// the other called its own.
+Error misplaced(int my_rank, const Call& mine, int peer, const Call& theirs, const Recorder& recorder) {
+  const bool is_ahead = mine.blocks > theirs.blocks;
+  const unsigned long long number = std::min(mine.blocks, theirs.blocks);
+  const Call call = is_ahead ? recorder.memory().find(number) : Call{};
+  const std::string other = call.sequence == 0 ? format("something else as operation %llu", number)
+                                               : to_text(call) + recorder.memory().place_text(number);
+  return {
+      Code::kInvalidUsage,
+      format("the ranks disagree: rank %d called %s, rank %d AlltoAllv%s; all ranks of a communicator must call the "
+             "same operations in the same order",
+             is_ahead ? my_rank : peer, other.c_str(), is_ahead ? peer : my_rank,
+             is_ahead ? "" : recorder.memory().last_place_text().c_str()),
+      peer};
+}
+
+}  // namespace
+
 Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const Recorder& recorder) {
-  if (is_point_to_point(mine) && is_point_to_point(theirs))
+  const bool are_messages = is_point_to_point(mine) && is_point_to_point(theirs);
+  if (are_messages && mine.blocks != 0 && theirs.blocks != 0 && mine.blocks != theirs.blocks)
+    return misplaced(my_rank, mine, peer, theirs, recorder);
+  if (are_messages)
     return {
         Code::kInvalidUsage,
         format("rank %d sends %llu x %s as its message %llu to rank %d, which receives %llu x %s as message %llu: "

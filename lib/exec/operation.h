@@ -18,6 +18,7 @@ struct Message {
   void* data = nullptr;
   uint64_t count = 0;
   DataType dtype = DataType::kInt8;
+  bool in_order = false;  // of a tuttiAlltoAllv that has its place between this rank's collectives
 };
 
 struct Operation {

@@ -136,6 +136,26 @@ TEST_CASE("one rank waits to be rid of a message and the others call something e
                {"rank 1 called AllReduce(count=5", "as one of "});
 }
 
+TEST_CASE("an AlltoAllv in the place of another rank's collective is found before it takes older data") {
+  const char* const transport = any_transport();
+  const int n = GENERATE(2, 3), odd_rank = GENERATE(0, 1);
+  const Body usual = passes_to_all(2, n), odd = broadcasts(4, odd_rank);  // which does not wait once there are links
+  const auto part = [&](const Body& differs) { return then({usual, odd, odd, odd, differs, usual, usual}); };
+  require_told(run_parts(transport, others_call(n, part(usual), odd_rank, part(odd))),
+               {"rank " + std::to_string(odd_rank) + " called Broadcast(count=4, int32, root=",
+                " as operation 4, rank ", " AlltoAllv; all ranks"});
+}
+
+TEST_CASE("an AlltoAllv meets messages that have no place between the collectives") {
+  const char* const transport = any_transport();
+  const Body apart = at_once({sends(2, 0), receives(2, 0), sends(2, 1), receives(2, 1)});
+  const Body to_all = passes_to_all(2, 2), shared = broadcasts(4, 1);
+  require_success(run_parts(transport, {then({shared, to_all, apart}), then({shared, apart, to_all})}));
+  // In a group it runs with the first message, which on rank 0 is before the broadcast.
+  require_success(run_parts(transport, {then({shared, shared, at_once({sends(1, 1), shared, to_all})}),
+                                        then({shared, shared, at_once({shared, receives(1, 0), to_all})})}));
+}
+
 TEST_CASE("ranks that wait for each other's messages are told", "[waits]") {
   const char* const transport = any_transport();
   require_told(run_parts(transport, {receives(4, 1), receives(6, 0)}),
