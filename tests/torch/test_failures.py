@@ -235,25 +235,31 @@ class Failures(unittest.TestCase):
         self.run_ranks(4, body, dies=3)
 
     def test_survivor_that_left_is_not_called_dead(self):
-        """A rank of the subgroup is gone because one that is not in it died."""
+        """A rank of the subgroup is gone because the job's group had failed: a rank outside it died or aborted, or it
+        aborted itself."""
 
         def body(rank, n):
             dist.barrier()
             store = dist.distributed_c10d._get_default_store()
             store.set(f"rank {rank} has left the barrier", "")
-            if rank == 3:
+            if rank == first:
                 store.wait([f"rank {other} has left the barrier" for other in range(n)])
-                os._exit(0)
-            if rank == 0:
-                return store.wait(["refused"])
-            while len(dist.group.WORLD.lost_ranks()) < rank:
-                time.sleep(0.01)
-            if rank == 2:
-                with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 0 was lost after rank 3 of the job had died, before"):
+                os._exit(0) if dies else dist.group.WORLD.abort()
+            elif rank == 1:
+                while not dist.group.WORLD.lost_ranks():
+                    time.sleep(0.01)
+            elif rank == 2:
+                while 1 not in dist.group.WORLD.lost_ranks():
+                    time.sleep(0.01)
+                failure = rf"rank {first} \(.*{'died' if dies else 'called tuttiCommAbort'}.*"
+                with self.assertRaisesRegex(tutti_torch.TuttiError, rf"rank 0 left the job, which had failed \(.*{failure}\), before"):
                     dist.new_group([1, 2])
                 store.set("refused", "")
+            else:
+                store.wait(["refused"])
 
-        self.run_ranks(4, body, dies=3)
+        for first, dies in ((3, True), (3, False), (1, False)):
+            self.run_ranks(4, body, dies=first if dies else None)
 
     def test_end_without_destruction(self):
         """A program may forget destroy_process_group, even with operations that nobody has waited for."""

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -271,17 +272,21 @@ def _label(global_ranks: Sequence[int]) -> str:
 
 
 def _loss_in(global_ranks: list[int]) -> str | None:
-    """Which of a new group's ranks the job's group has lost, in words. The first that it lost died; others may have left
-    because of that."""
+    """Which of a new group's ranks the job's group has lost, in words. It died if the job's group failed because of it;
+    others may have left because that had failed."""
+    world: Any = dist.group.WORLD
     try:
-        lost = dist.group.WORLD.lost_ranks()
+        lost = [rank for rank in world.lost_ranks() if rank in global_ranks]
+        failure = world._communicator.async_error() if lost else None
     except (AttributeError, TuttiError):  # no such group yet or any more, or it is not Tutti's
         return None
-    first = next((rank for rank in lost if rank in global_ranks), None)
-    if first is None:
+    if not lost:
         return None
-    end = "died" if first == lost[0] else f"was lost after rank {lost[0]} of the job had died,"
-    return f"rank {global_ranks.index(first)} {end}"
+    # A rank is also named before what it has told or called.
+    names = r"\brank {} \([^)]*\) (?!reports: |called )"
+    died = [rank for rank in lost if failure is None or re.search(names.format(rank), str(failure))]
+    rank = (died or lost)[0]
+    return f"rank {global_ranks.index(rank)} " + ("died" if died else f"left the job, which had failed ({failure}),")
 
 
 def _watch(group: TuttiProcessGroup) -> None:
