@@ -58,6 +58,19 @@ class Collectives(unittest.TestCase):
         tensor = torch.full((5,), float(rank))
         dist.all_reduce(tensor, dist._make_nccl_premul_sum(2.0))
         self.same(tensor, torch.full((5,), 6.0))
+        for dtype in (torch.complex64, torch.bfloat16):
+            tensor = torch.full((5,), rank + (0.5j if dtype.is_complex else 0), dtype=dtype)
+            dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
+            self.same(tensor, torch.full((5,), 1.5 + (0.75j if dtype.is_complex else 0), dtype=dtype))
+        for dtype in (torch.int32, torch.int16, torch.uint8, torch.bool):
+            whole, part, half = torch.ones(3, dtype=dtype), torch.ones(1, dtype=dtype), dist._make_nccl_premul_sum(0.5)
+            for call in (
+                lambda: dist.all_reduce(whole, half),
+                lambda: dist.reduce(whole, 0, half),
+                lambda: dist.reduce_scatter_tensor(part, whole, half),
+            ):
+                with self.assertRaisesRegex(tutti_torch.TuttiError, f"PREMUL_SUM of {dtype}: .*convert the tensor"):
+                    call()
 
     @ranks.on(3)
     def test_bits_and_truth(self, rank, n):

@@ -13,7 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from . import calls, library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
-from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction, waited, write
+from .tensors import BITWISE, PREMUL_SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction, waited, write
 from .work import TuttiWork
 
 _ALL_REDUCE = c10d.AllreduceOptions()
@@ -61,7 +61,7 @@ class Reductions(GroupBase):
             return self._at_once([sparse.all_reduce(self, tensor, number) for tensor in tensors], tensors)
         if is_gathered(number, tensors[0].dtype):
             return self._at_once([self._combine(tensor, number) for tensor in tensors], tensors)
-        plans = [reduction(tensor, SUM if number == PREMUL_SUM else number) for tensor in tensors]
+        plans = [reduction(tensor, number) for tensor in tensors]
         lane = self._lanes.of(*tensors)
 
         def issue(comm: int, stream: Stream) -> None:
@@ -122,7 +122,7 @@ class Reductions(GroupBase):
         if is_gathered(number, tensor.dtype):
             result = self._combine(tensor, number)
             return self._at_once([result if root == self._rank else tensor], [tensor])
-        plan = reduction(tensor, SUM if number == PREMUL_SUM else number)
+        plan = reduction(tensor, number)
         lane = self._lanes.of(tensor)
 
         def issue(comm: int, stream: Stream) -> None:
@@ -190,7 +190,7 @@ class Reductions(GroupBase):
                 offset = sum((counts or [output.numel()] * self._size)[: self._rank])
                 self._at_once([source.view(-1)[offset : offset + output.numel()].view_as(output)], [output])
                 continue
-            plan = reduction(source, SUM if number == PREMUL_SUM else number)
+            plan = reduction(source, number)
             per_element = plan.elems // max(source.numel(), 1)
             # The result has the form of the buffer: a wider type, or two numbers for each complex one.
             direct = plan.buffer.dtype == output.dtype and output.is_contiguous() and not output.is_neg()

@@ -120,8 +120,16 @@ class Reduction(NamedTuple):
 
 
 def reduction(tensor: torch.Tensor, number: int) -> Reduction:
-    """How to reduce `tensor` with the operator of that number (not a bitwise one of integers, nor PREMUL_SUM)."""
+    """How to reduce `tensor` with the operator of that number (not a bitwise one of integers). PREMUL_SUM's own operator
+    takes the place of the sum's."""
     tensor = waited(tensor)
+    if number == PREMUL_SUM:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            raise TuttiError(
+                f"PREMUL_SUM of {tensor.dtype}: the factor is a fraction, so only floating-point and complex tensors can be "
+                "scaled; convert the tensor, or multiply it and use SUM"
+            )
+        number = SUM
     if (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous() and not tensor.is_neg():
         code, op = TYPES.get(tensor.dtype), _OPS.get(number)
         if code is not None and op is not None:
