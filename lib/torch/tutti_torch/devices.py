@@ -20,6 +20,7 @@ from torch.distributed import distributed_c10d
 
 from . import library
 from .errors import TuttiError
+from .forms import sort_arguments
 from .places import in_torch_terms
 
 # The methods that c10d calls, and which argument's tensors must be alike on all ranks (None: they may differ).
@@ -170,7 +171,8 @@ class Sorting:
 
 def _sorted(name: str) -> Any:
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        return self._sort(name, getattr(super(Sorting, self), name), arguments)(*arguments, **options)
+        sorted_ = sort_arguments(arguments, options)[0] if options else arguments
+        return self._sort(name, getattr(super(Sorting, self), name), sorted_)(*arguments, **options)
 
     # By this name torch recognises that it was called from here, and does not call here again.
     call.__code__ = call.__code__.replace(co_name=name)

@@ -9,22 +9,22 @@ from torch._C import _distributed_c10d as c10d
 
 from . import calls
 from .errors import TuttiError
+from .forms import in_all_forms
 from .group_base import GroupBase, Stream, one
 from .tensors import blocks, check_dense, plain, stage, unit
 from .work import NO_TIMEOUT, TuttiWork
 
-_GATHER = c10d.AllgatherOptions()
-_BARRIER = c10d.BarrierOptions()
-_TO_ALL = c10d.AllToAllOptions()
-
 
 class Exchanges(GroupBase):
-    def broadcast(self, tensors: Any, opts: Any) -> TuttiWork:
+    def broadcast(
+        self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
+    ) -> TuttiWork:
         done = calls.short.broadcast(self, tensors, opts)
-        if done is not None:
-            return done
-        tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "broadcast")
-        root, is_async = (opts, False) if isinstance(opts, int) else (opts.rootRank, opts.asyncOp)
+        return self._broadcast(tensors, tensor, opts, root, timeout) if done is None else done
+
+    @in_all_forms(c10d.BroadcastOptions)
+    def _broadcast(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
+        tensor, root = one(tensors, "broadcast"), opts.rootRank
         lane = self._lanes.of(tensor)
         sends = root == self._rank
         buffers, finish = ([plain(tensor)], None) if sends else stage([tensor])
@@ -34,17 +34,17 @@ class Exchanges(GroupBase):
             at, size = buffers[0].data_ptr(), tensor.numel() * factor
             lane.check(self._api.tuttiBcast(at, size, code_of_type, root, comm, stream))
 
-        return lane.launch("broadcast", [tensor], is_async, issue, [tensor], finish, buffers)
+        return lane.launch("broadcast", [tensor], opts.asyncOp, issue, [tensor], finish, buffers)
 
     # ---- all-gather ----
 
-    def allgather(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = _GATHER
-    ) -> TuttiWork:
+    @in_all_forms(c10d.AllgatherOptions)
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
         return self._all_gather_lists([one(outputs, "all_gather")], [one(inputs, "all_gather")], opts)
 
+    @in_all_forms(c10d.AllgatherOptions)
     def allgather_coalesced(
-        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = _GATHER
+        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
     ) -> TuttiWork:
         """output_lists[r][i] is rank r's input i."""
         return self._all_gather_lists([list(outputs) for outputs in zip(*output_lists)], inputs, opts)
@@ -75,14 +75,13 @@ class Exchanges(GroupBase):
 
         return lane.launch("all_gather", inputs, opts.asyncOp, issue, results, finish, (sources, buffers))
 
-    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER) -> TuttiWork:
-        done = calls.short.all_gather(self, output, source, opts)
-        if done is not None:
-            return done
-        return self.all_gather_single_coalesced([output], [source], opts)
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> TuttiWork:  # noqa: A002
+        done = calls.short.all_gather(self, output, input, opts)
+        return self._all_gather_singles([output], [input], opts) if done is None else done
 
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = _GATHER
+    @in_all_forms(c10d.AllgatherOptions)
+    def _all_gather_singles(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any
     ) -> TuttiWork:
         for output, source in zip(outputs, inputs):
             if output.numel() != source.numel() * self._size or output.dtype != source.dtype:
@@ -105,10 +104,11 @@ class Exchanges(GroupBase):
 
     # torch 2.13 has new names for these, and calls either.
     all_gather_single = _allgather_base
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced = _all_gather_singles
 
     # ---- gather, scatter ----
 
+    @in_all_forms(c10d.GatherOptions)
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
         source, targets = plain(one(inputs, "gather")), []
         if opts.rootRank == self._rank:
@@ -127,6 +127,7 @@ class Exchanges(GroupBase):
             )
         return self.gather([list(output.view(self._size, *source.shape))], [source], opts)
 
+    @in_all_forms(c10d.ScatterOptions)
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> TuttiWork:
         target, sources = one(outputs, "scatter"), []
         if opts.rootRank == self._rank:
@@ -159,22 +160,23 @@ class Exchanges(GroupBase):
 
     # ---- all-to-all ----
 
-    def alltoall(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = _TO_ALL
-    ) -> TuttiWork:
+    @in_all_forms(c10d.AllToAllOptions)
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
         self._check_list("all_to_all", outputs)
         self._check_list("all_to_all", inputs)
         sources = [plain(source) for source in inputs]
         buffers, finish = stage(outputs)
         return self._all_to_all(opts, buffers, sources, outputs, finish)
 
+    @in_all_forms(c10d.AllToAllOptions, of_lists=False)
     def alltoall_base(
         self,
         output: torch.Tensor,
         source: torch.Tensor,
-        output_splits: list[int],
-        input_splits: list[int],
-        opts: Any = _TO_ALL,
+        output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (),
+        *,
+        opts: Any,
     ) -> TuttiWork:
         buffers, finish = stage([output])
         into = self._split("output", buffers[0], output_splits)
@@ -209,21 +211,21 @@ class Exchanges(GroupBase):
 
         return lane.launch("all_to_all", sources, opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
 
-    def barrier(self, opts: Any = _BARRIER) -> TuttiWork:
-        done = calls.short.barrier(self) if opts.timeout <= NO_TIMEOUT and not opts.asyncOp else None
-        if done is not None:
-            return done
+    def barrier(self, opts: Any = None, timeout: Any = None) -> TuttiWork:
+        is_simple = getattr(opts, "asyncOp", True) is False and opts.timeout <= NO_TIMEOUT
+        done = calls.short.barrier(self) if is_simple else None
+        return self._barrier(opts, timeout) if done is None else done
+
+    @in_all_forms(c10d.BarrierOptions)
+    def _barrier(self, opts: Any) -> TuttiWork:
         lane = self._lanes.host
 
         def issue(comm: int, stream: Stream) -> None:
             lane.check(self._api.tuttiBarrier(comm, stream))
 
-        if opts.timeout <= NO_TIMEOUT:
-            return lane.launch("barrier", [], opts.asyncOp, issue, [])
-        work = lane.launch("barrier", [], True, issue, [])
-        work.limit = opts.timeout
+        work = lane.launch("barrier", [], opts.asyncOp or opts.timeout > NO_TIMEOUT, issue, [])
         if not opts.asyncOp:
-            work.wait()
+            work.wait(opts.timeout)
         return work
 
     def _check_list(self, what: str, tensors: Sequence[torch.Tensor]) -> None:

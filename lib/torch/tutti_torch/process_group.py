@@ -136,16 +136,16 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
     # ---- point to point ----
 
-    def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> TuttiWork:
+    def send(self, tensors: list[torch.Tensor], dstRank: int, tag: int = 0) -> TuttiWork:  # noqa: N803
         tensor = plain(one(tensors, "send"))
         # Messages between two ranks go through host memory; the copy waits for the current stream.
         where = place("send", [tensor])
-        work = self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(peer), tag, where)
-        work.limit, work.what = self._message_limit, f"send to rank {peer}"
+        work = self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(dstRank), tag, where)
+        work.limit, work.what = self._message_limit, f"send to rank {dstRank}"
         return work
 
-    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> TuttiWork:
-        return self._receive(tensors, [self._peer(peer)], tag)
+    def recv(self, tensors: list[torch.Tensor], srcRank: int, tag: int = 0) -> TuttiWork:  # noqa: N803
+        return self._receive(tensors, [self._peer(srcRank)], tag)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> TuttiWork:
         return self._receive(tensors, [peer for peer in range(self._size) if peer != self._rank], tag)

@@ -12,11 +12,11 @@ from torch._C import _distributed_c10d as c10d
 
 from . import calls, library, sparse
 from .errors import TuttiError
+from .forms import in_all_forms
 from .group_base import GroupBase, Stream, one
 from .tensors import BITWISE, PREMUL_SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction, waited, write
 from .work import TuttiWork
 
-_ALL_REDUCE = c10d.AllreduceOptions()
 AVERAGE = c10d.AllreduceOptions()
 AVERAGE.reduceOp = dist.ReduceOp.AVG
 
@@ -44,15 +44,18 @@ class Reductions(GroupBase):
         finally:
             self._api.tuttiRedOpDestroy(made.value, comm)
 
-    def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE) -> dist.Work:
+    def allreduce(
+        self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, op: Any = None
+    ) -> dist.Work:
         done = calls.short.allreduce(self, tensors, opts)
-        if done is not None:
-            return done
-        tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "all_reduce")
-        op, is_async = (opts.reduceOp, opts.asyncOp) if hasattr(opts, "reduceOp") else (opts, False)
-        return self._all_reduce([tensor], op, is_async)
+        return self._all_reduce_one(tensors, tensor, opts, op, timeout) if done is None else done
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = _ALL_REDUCE) -> TuttiWork:
+    @in_all_forms(c10d.AllreduceOptions)
+    def _all_reduce_one(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
+        return self._all_reduce([one(tensors, "all_reduce")], opts.reduceOp, opts.asyncOp)
+
+    @in_all_forms(c10d.AllreduceOptions)
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
         return self._all_reduce(tensors, opts.reduceOp, opts.asyncOp)
 
     def _all_reduce(self, tensors: list[torch.Tensor], op: Any, is_async: bool) -> TuttiWork:
@@ -113,10 +116,21 @@ class Reductions(GroupBase):
 
         lane.launch("all_gather", [mine], False, issue, [])
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
+    def reduce(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        op: Any = None,
+        timeout: Any = None,
+        *,
+        tensor: Any = None,
+        root: Any = None,
+    ) -> TuttiWork:
         done = calls.short.reduce(self, tensors, opts)
-        if done is not None:
-            return done
+        return self._reduce(tensors, tensor, opts, root, op, timeout) if done is None else done
+
+    @in_all_forms(c10d.ReduceOptions)
+    def _reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
         tensor, op, root = one(tensors, "reduce"), opts.reduceOp, opts.rootRank
         number = op_number(op)
         if is_gathered(number, tensor.dtype):
@@ -138,6 +152,7 @@ class Reductions(GroupBase):
 
     # ---- reduce-scatter ----
 
+    @in_all_forms(c10d.ReduceScatterOptions)
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
     ) -> TuttiWork:
@@ -155,20 +170,21 @@ class Reductions(GroupBase):
         flat = torch.cat([block.detach().reshape(-1) for block in blocks])
         return self._reduce_scatter([(output, flat, [block.numel() for block in blocks])], opts)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TuttiWork:
-        done = calls.short.reduce_scatter(self, output, source, opts)
-        if done is not None:
-            return done
-        return self._reduce_scatter([(output, source, None)], opts)
+    def _reduce_scatter_base(
+        self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None  # noqa: N803
+    ) -> TuttiWork:
+        done = calls.short.reduce_scatter(self, outputTensor, inputTensor, opts)
+        return self._reduce_scatter_singles([outputTensor], [inputTensor], opts) if done is None else done
 
-    def reduce_scatter_single_coalesced(
+    @in_all_forms(c10d.ReduceScatterOptions)
+    def _reduce_scatter_singles(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any
     ) -> TuttiWork:
         return self._reduce_scatter([(output, source, None) for output, source in zip(outputs, inputs)], opts)
 
     # torch 2.13 has new names for these, and calls either.
     reduce_scatter_single = _reduce_scatter_base
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced = _reduce_scatter_singles
 
     def _reduce_scatter(
         self, pairs: list[tuple[torch.Tensor, torch.Tensor, list[int] | None]], opts: Any
