@@ -182,6 +182,50 @@ class Collectives(unittest.TestCase):
             dist.scatter(output, [pattern(peer, 7) for peer in range(n)] if rank == root else None, src=root)
             self.same(output, pattern(rank, 7))
 
+    @ranks.on(1, 3)
+    def test_gather_and_scatter_of_all_forms(self, rank, n):
+        """Lists whose tensors lie one after the other, and others; with and without waiting."""
+        types = (torch.float32, torch.int16, torch.bool, torch.complex64, torch.float8_e5m2, torch.float64)
+        for root, dtype in enumerate(types):
+            root %= n
+            whole = [pattern(peer, 6, torch.float32).to(dtype) for peer in range(n)]
+            rows = torch.zeros(n, 2, 3, dtype=dtype)
+            for into in (
+                list(rows),
+                list(rows)[::-1],
+                [torch.zeros(3, 2, dtype=dtype).t() for _ in range(n)],
+                [torch.zeros(2, 6, dtype=dtype)[:, ::2] for _ in range(n)],
+            ):
+                work = dist.gather(whole[rank].view(2, 3), into if rank == root else None, root, async_op=True)
+                work.wait()
+                for peer in range(n if rank == root else 0):
+                    self.same(into[peer].contiguous().view(torch.uint8), whole[peer].view(2, 3).view(torch.uint8))
+                target = torch.zeros(3, 2, dtype=dtype).t()
+                dist.scatter(target, into if rank == root else None, root)
+                self.same(target.contiguous().view(torch.uint8), whole[rank].view(2, 3).view(torch.uint8))
+            # In place.
+            if rank == root:
+                rows[root] = whole[root].view(2, 3)
+            dist.gather(rows[root] if rank == root else whole[rank], list(rows) if rank == root else None, root)
+            dist.scatter(rows[rank], list(rows) if rank == root else None, root)
+            self.same(rows[rank].view(torch.uint8), whole[rank].view(2, 3).view(torch.uint8))
+        weights = [torch.nn.Parameter(torch.full((2,), float(peer))) for peer in range(n)]
+        target = torch.zeros(2)
+        dist.scatter(target, weights if rank == 0 else None)
+        self.same(target, torch.full((2,), float(rank)))
+
+    @ranks.on(2)
+    def test_gather_and_scatter_of_different_sizes(self, rank, n):
+        if rank == 0:  # no other rank needs to call
+            for wrong in (torch.zeros(3), torch.zeros(2, dtype=torch.int32)):
+                for call in (lambda: dist.group.WORLD.gather([wrong, wrong], torch.ones(2), 0),
+                             lambda: dist.group.WORLD.scatter(torch.ones(2), [wrong, wrong], 0)):
+                    with self.assertRaisesRegex(tutti_torch.TuttiError, f"{wrong.numel()} elements of {wrong.dtype}.*2 of torch.float32"):
+                        call()
+        with self.assertRaisesRegex(tutti_torch.TuttiError, "(?=.*Gather.count=2).*Gather.count=3"):
+            dist.gather(torch.ones(2 + rank), [torch.ones(2), torch.ones(2)] if rank == 0 else None)
+            dist.barrier()
+
     @ranks.on(2, 3)
     def test_gather_into_one_tensor(self, rank, n):
         """Called as by dist.gather_single, which torch has from 2.14 on."""

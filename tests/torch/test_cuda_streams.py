@@ -84,14 +84,19 @@ class CudaStreams(unittest.TestCase):
             works.append(dist.broadcast(given, 1, async_op=True))
             swapped = torch.zeros(n)
             works.append(dist.all_to_all_single(swapped, torch.full((n,), float(rank)), async_op=True))
+            rows, dealt = list(torch.zeros(n, 2)), torch.zeros(2)
+            works.append(dist.gather(torch.full((2,), float(rank)), rows if rank == 1 else None, 1, async_op=True))
+            works.append(dist.scatter(dealt, [torch.full((2,), float(peer)) for peer in range(n)] if rank == 2 else None, 2, async_op=True))
             for work in works:
                 work.wait()
             cuda.now.synchronize()
             for peer in range(n):
                 self.assertTrue(bool((everyone[peer] == peer).all()))
+                self.assertEqual(rows[peer].tolist(), [peer * (rank == 1)] * 2)
             self.assertTrue(torch.equal(part, n * flat[4 * rank : 4 * rank + 4]))
             self.assertTrue(bool((given == 1).all()))
             self.assertTrue(torch.equal(swapped, torch.arange(float(n))))
+            self.assertEqual(dealt.tolist(), [rank, rank])
 
     @ranks.on(2)
     def test_without_a_gpu(self, rank, n):

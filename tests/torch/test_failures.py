@@ -128,6 +128,43 @@ class Failures(unittest.TestCase):
 
         self.run_ranks(2, body)
 
+    def test_gather_against_scatter(self):
+        """Both end at once; what comes later would get the older data."""
+
+        def body(rank, n):
+            mine, all_of = torch.arange(4.0) + rank, [torch.zeros(4), torch.zeros(4)]
+            for _ in range(2):
+                dist.scatter(mine, all_of if rank == 0 else None)
+                dist.gather(mine, all_of if rank == 0 else None)
+            with self.assertRaisesRegex(tutti_torch.TuttiError, r"(?=.*Scatter\(count=4, float\w*, root=0\)).* Gather\(count=4"):
+                dist.scatter(mine, all_of) if rank == 0 else dist.gather(mine)
+                dist.gather(mine + 1, all_of if rank == 0 else None)
+                dist.barrier()
+
+        self.run_ranks(2, body)
+
+    def test_all_to_all_against_others(self):
+        """Those that wait for the other rank, and those that do not."""
+
+        def body(rank, n):
+            x, out = torch.zeros(4), torch.zeros(4)
+            other = {
+                "AllReduce": lambda: dist.all_reduce(x),
+                "Broadcast": lambda: dist.broadcast(x, 1),
+                "Gather": lambda: dist.gather(x, [out, out] if rank == 0 else None),
+            }[name]
+            for _ in range(2):
+                dist.all_to_all_single(out, x)
+                other()
+            with self.assertRaisesRegex(tutti_torch.TuttiError, f"(?=.*(AlltoAllv|all_to_all)).* {name}.count=4.* in the same order"):
+                dist.all_to_all_single(out, x) if rank == 0 else other()
+                dist.all_to_all_single(out, x)
+                dist.all_to_all_single(out, x)
+                dist.barrier()
+
+        for name in ("AllReduce", "Broadcast", "Gather"):
+            self.run_ranks(2, body)
+
     def test_wait_with_a_limit(self):
         def body(rank, n):
             if rank == 0:

@@ -11,7 +11,7 @@ from . import calls
 from .errors import TuttiError
 from .forms import in_all_forms
 from .group_base import GroupBase, Stream, one
-from .tensors import blocks, check_dense, plain, stage, unit
+from .tensors import blocks, check_dense, in_a_row, plain, stage, unit, waited, write
 from .work import NO_TIMEOUT, TuttiWork
 
 
@@ -110,11 +110,22 @@ class Exchanges(GroupBase):
 
     @in_all_forms(c10d.GatherOptions)
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
-        source, targets = plain(one(inputs, "gather")), []
-        if opts.rootRank == self._rank:
-            targets = one(outputs, "gather")
-            self._check_list("gather", targets)
-        return self._messages("gather", opts, [source], [opts.rootRank], targets, range(self._size))
+        source, root = plain(one(inputs, "gather")), opts.rootRank
+        targets = self._root_list("gather", outputs, source) if root == self._rank else []
+        lane = self._lanes.of(source, *targets)
+        to, parts = in_a_row(targets)
+        code_of_type, factor = unit(source.dtype)
+
+        def issue(comm: int, stream: Stream) -> None:
+            at, size = source.data_ptr(), source.numel() * factor
+            lane.check(self._api.tuttiGather(at, to, size, code_of_type, root, comm, stream))
+
+        def finish() -> None:
+            for target, part in zip(targets, parts):
+                if part is not target:
+                    write(target, part)
+
+        return lane.launch("gather", [source], opts.asyncOp, issue, targets, finish, (source, parts))
 
     def gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TuttiWork:
         """Like gather, but into the ranks' equal parts of one tensor. torch calls it from 2.14 on."""
@@ -129,34 +140,33 @@ class Exchanges(GroupBase):
 
     @in_all_forms(c10d.ScatterOptions)
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> TuttiWork:
-        target, sources = one(outputs, "scatter"), []
-        if opts.rootRank == self._rank:
-            sources = one(inputs, "scatter")
-            self._check_list("scatter", sources)
-        plains = [plain(source) for source in sources]
-        return self._messages("scatter", opts, plains, range(self._size), [target], [opts.rootRank])
-
-    def _messages(
-        self,
-        what: str,
-        opts: Any,
-        sources: list[torch.Tensor],
-        to: Sequence[int],
-        targets: list[torch.Tensor],
-        of: Sequence[int],
-    ) -> TuttiWork:
-        """Sends `sources` to the ranks `to` and receives `targets` from the ranks `of`, all at once."""
-        buffers, finish = stage(targets)
-        lane = self._lanes.of(*targets, *sources)
+        target, root = one(outputs, "scatter"), opts.rootRank
+        (buffer,), finish = stage([target])
+        sources = self._root_list("scatter", inputs, target) if root == self._rank else []
+        lane = self._lanes.of(target, *sources)
+        at, parts = in_a_row(sources)
+        for source, part in zip(sources, parts):
+            if part is not source:
+                write(part, source.detach())
+        code_of_type, factor = unit(target.dtype)
 
         def issue(comm: int, stream: Stream) -> None:
-            with self._together():
-                for call, tensors, peers in ((self._api.tuttiSend, sources, to), (self._api.tuttiRecv, buffers, of)):
-                    for tensor, peer in zip(tensors, peers):
-                        code, factor = unit(tensor.dtype)
-                        lane.check(call(tensor.data_ptr(), tensor.numel() * factor, code, peer, comm, stream))
+            to, size = buffer.data_ptr(), buffer.numel() * factor
+            lane.check(self._api.tuttiScatter(at, to, size, code_of_type, root, comm, stream))
 
-        return lane.launch(what, sources or targets, opts.asyncOp, issue, targets, finish, (buffers, sources))
+        return lane.launch("scatter", sources or [target], opts.asyncOp, issue, [target], finish, (buffer, parts))
+
+    def _root_list(self, what: str, lists: list[list[torch.Tensor]], tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The root's tensors, one for each rank, all of the size and type of `tensor`."""
+        tensors = one(lists, what)
+        self._check_list(what, tensors)
+        for each in tensors:
+            if each.numel() != tensor.numel() or each.dtype != tensor.dtype:
+                raise TuttiError(
+                    f"{what}: the list has a tensor of {each.numel()} elements of {each.dtype}, but this rank's tensor "
+                    f"has {tensor.numel()} of {tensor.dtype}: all must be equal (all_to_all takes different sizes)"
+                )
+        return [waited(each) for each in tensors]
 
     # ---- all-to-all ----
 

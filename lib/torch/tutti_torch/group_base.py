@@ -1,8 +1,7 @@
 """What all operations of a process group share."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,16 +47,6 @@ class GroupBase(dist.ProcessGroup):
         """For the C module, which takes only tensors in host memory and bypasses comparing and recording."""
         watched = self._compares or self._records
         self._short = self._communicator if "cpu" in self._devices and not watched else None
-
-    @contextmanager
-    def _together(self) -> Iterator[None]:
-        """The calls within form one group of Tutti's calls: they run concurrently where possible."""
-        self._api.tuttiGroupStart()
-        try:
-            yield
-        finally:
-            code = self._api.tuttiGroupEnd()
-        self._communicator.check(code)
 
     # ---- what c10d asks of a backend, and of a group about its backends ----
 

@@ -101,8 +101,6 @@ PROTOTYPES: dict[str, list[type]] = {
     "tuttiRecv": [_BUFFER, c_size_t, _TYPE, c_int, _COMM, _STREAM],
     "tuttiRedOpCreatePreMulSum": [POINTER(c_int), c_void_p, _TYPE, c_int, _COMM],
     "tuttiRedOpDestroy": [_OP, _COMM],
-    "tuttiGroupStart": [],
-    "tuttiGroupEnd": [],
     "tuttiNamePlace": [c_char_p, POINTER(c_uint64)],
     "tuttiGetLastError": [_COMM],
     "tuttiGetErrorString": [c_int],

@@ -164,6 +164,18 @@ def blocks(tensors: Sequence[torch.Tensor]) -> tuple[int, Any, Any, int]:
     return base, library.sizes(counts), library.sizes(displacements), code
 
 
+def in_a_row(tensors: Sequence[torch.Tensor]) -> tuple[int | None, list[torch.Tensor]]:
+    """Where tensors of one size and type lie one after the other, and each one's part: the tensors themselves if they do
+    lie so, else parts of new memory."""
+    if not tensors:
+        return None, []
+    first = tensors[0]
+    if all(_is_plain(each) and each.data_ptr() == first.data_ptr() + i * first.nbytes for i, each in enumerate(tensors)):
+        return first.data_ptr(), list(tensors)
+    row = torch.empty((len(tensors), first.numel()), dtype=first.dtype, device=first.device)
+    return row.data_ptr(), [part.view(each.shape) for part, each in zip(row, tensors)]
+
+
 def stage(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None]]:
     """Buffers to receive into in place of `tensors`, and a function that then copies their contents there."""
     for tensor in tensors:
