@@ -2,6 +2,7 @@
 // The GPU has instructions for the small floats, which round and make NaNs as kernels/cpu/convert.h does.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -119,13 +120,29 @@ __host__ __device__ bool is_nan(Value value) {
   return false;
 }
 
-// Min and max give NaN if any operand is NaN; of -0 and +0 they give the later one.
+// The larger or smaller of two. Commutative and associative bit by bit, so that no algorithm changes the result: -0 is
+// less than +0, and if any operand is NaN the result is the NaN with all bits set. With branches on the operands, a
+// GPU's registers would not suffice.
+template <class Value>
+__host__ __device__ Value extreme(bool largest, Value a, Value b) {
+  const Value number = (a < b) == largest ? b : a;
+  if constexpr (std::is_floating_point_v<Value>) {
+    using Bits = std::conditional_t<(sizeof(Value) > 4), uint64_t, uint32_t>;
+    constexpr Bits kSign = ~(~Bits{0} >> 1);
+    const auto x = std::bit_cast<Bits>(a), y = std::bit_cast<Bits>(b), z = std::bit_cast<Bits>(number);
+    // The sign is that of both operands, or of either.
+    const Bits right = largest ? z & ((x & y) | ~kSign) : z | ((x | y) & kSign);
+    return std::bit_cast<Value>(is_nan(a) || is_nan(b) ? ~Bits{0} : right);
+  }
+  return number;
+}
+
 template <class T>
 __host__ __device__ typename T::Value combine(RedOp op, typename T::Value a, typename T::Value b) {
   switch (op) {
     case RedOp::kProd: return T::mul(a, b);
-    case RedOp::kMin: return is_nan(a) || a < b ? a : b;
-    case RedOp::kMax: return is_nan(a) || a > b ? a : b;
+    case RedOp::kMin: return extreme(false, a, b);
+    case RedOp::kMax: return extreme(true, a, b);
     default: return T::add(a, b);
   }
 }

@@ -21,10 +21,11 @@ inline constexpr int kMaxDestinations = 4;
 // A destination may be the same pointer as a source (in place); otherwise they must not overlap.
 // 16- and 8-bit floats: converted to float, accumulated in float, rounded to nearest even once per output; values
 // beyond the 8-bit floats' range saturate, and NaN becomes each type's one NaN (kernels/cpu/convert.h). Min and max
-// give NaN if any source is NaN; of -0 and +0 the later one. Integers wrap. All tables give the same bits, except for
-// which NaN a float or double result is. kAvg: the sum, divided by `divisor` if that is not 0 (integers truncate
-// towards zero). With divisor 0 it is a partial sum. n_src == 1 only divides, or copies all bits as they are and skips
-// a destination that is the source.
+// are commutative and associative bit by bit: -0 is less than +0, and if any source is NaN, the result is one NaN, of
+// float and double that with all bits set. Integers wrap. All tables give the same bits, except for which NaN a sum or
+// product of floats or doubles is: that depends on the order of operands, and on the compiler. kAvg: the sum, divided
+// by `divisor` if that is not 0 (integers truncate towards zero). With divisor 0 it is a partial sum. n_src == 1 only
+// divides, or copies all bits as they are and skips a destination that is the source.
 struct ReduceArgs {
   const void* const* src = nullptr;
   void* dst[kMaxDestinations];

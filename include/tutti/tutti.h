@@ -297,15 +297,15 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * doubling, hierarchical and racks. 16- and 8-bit floats travel along a chain as 32-bit floats, in pieces that take 32
  * MiB of memory, and are rounded once, at the end, so the bits are those of a sum made in one place.
  *
- * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on
- * the inputs, the count, datatype and op, the collective, the number of ranks, and their layout: which of them share a
- * host, whether they share memory there, how many CPUs the hosts have, and how fast their network is. It does not
- * depend on timing or load, on earlier operations, on the CPUs that ranks are bound to, on registration, streams, in
- * place or not, nor on TUTTI_SLOTS and TUTTI_SLOT_BYTES. Whatever changes the algorithm may change the bits:
- * TUTTI_ALGO, TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another version of the library. Where up to 16 ranks share
- * memory, sums are made in rank order; elsewhere in another fixed order. With two ranks there is only one order. With
- * config.deterministic it is rank order everywhere, so the bits do not depend on layout, transport and algorithm
- * either. On CUDA devices it is rank order unless a ring or tree is forced, whose order depends on the device, too. */
+ * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run, except for
+ * which NaN a sum is (tuttiRedOp_t). It depends on the inputs, the count, datatype and op, the collective, the number
+ * of ranks, and their layout: which share a host, whether they share memory there, how many CPUs the hosts have, and
+ * how fast their network is. It does not depend on timing or load, earlier operations, the CPUs that ranks are bound
+ * to, registration, streams, in place or not, TUTTI_SLOTS and TUTTI_SLOT_BYTES. What changes the algorithm (TUTTI_ALGO,
+ * TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another version) may change the bits, except of a minimum or maximum.
+ * Up to 16 ranks that share memory sum in rank order, others in another fixed order; two ranks have only one. With
+ * config.deterministic it is rank order everywhere, so the bits do not depend on layout, transport and algorithm. On
+ * CUDA devices it is rank order unless a ring or tree is forced, whose order also depends on the device. */
 
 /* Explains how `comm` would carry out a collective at present, and why: for each algorithm that gives the promised
  * result the predicted time; what is forced; what is known of the group; the prices and where they come from; what the

@@ -71,10 +71,12 @@ typedef enum {
   tuttiNumTypes = 12
 } tuttiDataType_t;
 
-/* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax give NaN if any input is NaN. tuttiAvg
- * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are added, multiplied
- * and divided in 32-bit floats, in rank order, and rounded to nearest even once per output; 8-bit floats saturate at
- * their largest number, but a product that overflows 32-bit floats is infinite in tuttiFloat8e5m2. */
+/* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax take -0 to be less than +0, and give NaN if
+ * any input is NaN, of each type always the same one. tuttiAvg divides the sum by the number of ranks, integers
+ * rounding towards zero. 16- and 8-bit floats are added, multiplied and divided in 32-bit floats, in rank order, and
+ * rounded to nearest even once per output; 8-bit floats saturate at their largest number, but a product that overflows
+ * 32-bit floats is infinite in tuttiFloat8e5m2. Which NaN (its sign and payload) a sum or product of 32- or 64-bit
+ * floats is, is not promised, nor that it is the same on all ranks. */
 typedef enum {
   tuttiSum = 0,
   tuttiProd = 1,

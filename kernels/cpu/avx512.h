@@ -35,6 +35,31 @@ inline Halfs encode_half(Floats floats) {
       _mm512_maskz_cvtps_ph(kAll, reinterpret_cast<__m512>(floats), _MM_FROUND_TO_NEAREST_INT));
 }
 
+// The instruction takes -0 to be less than +0. Two sources of 4 KiB, without it: floats 99 -> 85 ns, bfloat16 292 ->
+// 225 (Xeon).
+inline constexpr int kRangeMin = 4, kRangeMax = 5;
+template <bool kLargest>
+inline Vector<float, 64> extreme(Vector<float, 64> a, Vector<float, 64> b) {
+  const auto x = reinterpret_cast<__m512>(a), y = reinterpret_cast<__m512>(b);
+  const auto number = _mm512_maskz_range_ps(kAll, x, y, kLargest ? kRangeMax : kRangeMin);
+  const auto nan = reinterpret_cast<__m512>(_mm512_set1_epi32(-1));
+  return reinterpret_cast<Vector<float, 64>>(_mm512_mask_mov_ps(number, _mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q), nan));
+}
+template <bool kLargest>
+inline Vector<float, 32> extreme(Vector<float, 32> a, Vector<float, 32> b) {
+  const auto x = reinterpret_cast<__m256>(a), y = reinterpret_cast<__m256>(b);
+  const auto number = _mm256_maskz_range_ps(0xff, x, y, kLargest ? kRangeMax : kRangeMin);
+  const auto nan = reinterpret_cast<__m256>(_mm256_set1_epi32(-1));
+  return reinterpret_cast<Vector<float, 32>>(_mm256_mask_mov_ps(number, _mm256_cmp_ps_mask(x, y, _CMP_UNORD_Q), nan));
+}
+template <bool kLargest>
+inline Vector<double, 32> extreme(Vector<double, 32> a, Vector<double, 32> b) {
+  const auto x = reinterpret_cast<__m256d>(a), y = reinterpret_cast<__m256d>(b);
+  const auto number = _mm256_maskz_range_pd(0xf, x, y, kLargest ? kRangeMax : kRangeMin);
+  const auto nan = reinterpret_cast<__m256d>(_mm256_set1_epi32(-1));
+  return reinterpret_cast<Vector<double, 32>>(_mm256_mask_mov_pd(number, _mm256_cmp_pd_mask(x, y, _CMP_UNORD_Q), nan));
+}
+
 template <class V>
 inline void stream(char* to, V value) {
   if constexpr (sizeof value == 64)

@@ -176,28 +176,29 @@ struct Prod {
   }
 };
 
-// The first NaN stays; a comparison with a NaN in `b` is false and so takes b.
-template <class T>
-inline typename T::Value unless_nan(typename T::Value a, typename T::Value other) {
-  if constexpr (std::is_floating_point_v<std::remove_reference_t<decltype(a[0])>>) return a == a ? other : a;
-  return other;
+// extreme() of kernels/element.h; instruction sets that can do it faster overload this. In the other order of operands
+// the result differs if they are two zeros, or if one is NaN, which then is not equal.
+template <bool kLargest, class V>
+inline V extreme(V a, V b) {
+  using Bits = Vector<std::conditional_t<sizeof(a[0]) == 8, uint64_t, uint32_t>, sizeof a>;
+  const V one = (kLargest ? a > b : a < b) ? a : b;
+  const V other = (kLargest ? b > a : b < a) ? b : a;
+  const Bits p = bits<Bits>(one), q = bits<Bits>(other);
+  return bits<V>((kLargest ? p & q : p | q) | bits<Bits>(one != other));
 }
 
-struct Min {
+template <bool kLargest>
+struct Extreme {
   template <class T>
   static typename T::Value combine(typename T::Value a, typename T::Value b) {
     using Compared = typename T::Compared;
-    return unless_nan<T>(a, bits<Compared>(a) < bits<Compared>(b) ? a : b);
+    const auto x = bits<Compared>(a), y = bits<Compared>(b);
+    if constexpr (std::is_floating_point_v<std::remove_reference_t<decltype(x[0])>>) return extreme<kLargest>(x, y);
+    return (kLargest ? x > y : x < y) ? a : b;
   }
 };
-
-struct Max {
-  template <class T>
-  static typename T::Value combine(typename T::Value a, typename T::Value b) {
-    using Compared = typename T::Compared;
-    return unless_nan<T>(a, bits<Compared>(a) > bits<Compared>(b) ? a : b);
-  }
-};
+using Min = Extreme<false>;
+using Max = Extreme<true>;
 
 }  // namespace
 }  // namespace tutti

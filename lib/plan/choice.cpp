@@ -29,8 +29,9 @@ bool rounds_once(const Call& call) {
 
 }  // namespace
 
-// Two values have the same sum in any order. With more floats the sum depends on it: where ranks share memory it is the
-// order of ranks, which costs nothing there (two-shot all-reduces are the fastest anyway); elsewhere a fixed one.
+// Two values have the same sum in any order, except for which NaN it is. With more floats the sum depends on it: where
+// ranks share memory it is the order of ranks, which costs nothing there (two-shot all-reduces are the fastest anyway);
+// elsewhere a fixed one.
 Planner::Order Planner::order_of(const Call& call) const {
   if (!traits(call.collective).reduces || n_ranks_ <= 2 || !is_float(call.dtype)) return Order::kAny;
   if (deterministic_ || rounds_once(call)) return Order::kRanks;

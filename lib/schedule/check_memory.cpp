@@ -26,7 +26,7 @@ uint64_t block_within(const std::vector<uint32_t>& whole, const std::vector<uint
 
 }  // namespace
 
-// Not symmetric on purpose: which of two zeros or NaNs wins depends on which is on the left.
+// Not symmetric on purpose: which of two NaNs a sum keeps depends on which is on the left.
 Value add(const Value& left, const Value& right) {
   return {left.sum + right.sum, mix(mix(left.order) + right.order), right.chunk, left.completed || right.completed};
 }

@@ -79,7 +79,8 @@ std::vector<Variant> variants() {
     RedOp op;
     int n_src, n_dst;
   };
-  constexpr Shape kShapes[] = {{RedOp::kSum, 2, 1}, {RedOp::kSum, 2, 2}, {RedOp::kSum, 8, 1}, {RedOp::kAvg, 2, 1}};
+  constexpr Shape kShapes[] = {
+      {RedOp::kSum, 2, 1}, {RedOp::kSum, 2, 2}, {RedOp::kSum, 8, 1}, {RedOp::kAvg, 2, 1}, {RedOp::kMax, 2, 1}};
   constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16, DataType::kFloat8e4m3,
                                  DataType::kInt32};
   std::vector<Variant> out;

@@ -62,6 +62,12 @@ struct AnyNan {
     return a != a || b != b;
   }
 };
+struct NoNan {
+  template <class T>
+  bool operator()(T a, T b) const {
+    return !AnyNan()(a, b);
+  }
+};
 template <class Holds>
 struct OrNan {
   template <class T>
@@ -80,6 +86,7 @@ void add_type(Names* names, const std::string& type) {
   add_name(names, "setp.ge." + type, compare<T, GreaterOrEqual>);
   if (std::is_integral_v<T>) return;
   add_name(names, "setp.nan." + type, compare<T, AnyNan>);
+  add_name(names, "setp.num." + type, compare<T, NoNan>);
   add_name(names, "setp.equ." + type, compare<T, OrNan<Equal>>);
   add_name(names, "setp.neu." + type, compare<T, OrNan<Unequal>>);
   add_name(names, "setp.ltu." + type, compare<T, OrNan<Less>>);
