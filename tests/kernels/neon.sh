@@ -20,7 +20,8 @@ for name in at_fork dtype env limits log result; do sources="$sources lib/base/$
 for test in "$root"/tests/kernels/test_*.cpp; do sources="$sources tests/kernels/${test##*/}"; done
 # With the library's flags, as far as results depend on them.
 echo "$sources" | tr ' ' '\n' | xargs -P 2 -I{} sh -c '
-  '"$compiler"' -std=c++20 -O2 -ffp-contract=off -I"$1" -I"$1/lib" -I"$1/include" -I"$1/tests" -I"$2/include" \
+  '"$compiler"' -std=c++20 -O2 -ffp-contract=off -ffunction-sections -I"$1" -I"$1/lib" -I"$1/include" -I"$1/tests" -I"$2/include" \
     -c "$1/{}" -o "$2/$(echo {} | tr / _).o"' sh "$root" "$folder"
-$compiler -static "$folder"/*.o -o "$folder/test_kernels" -pthread
+# What nobody calls goes, and so need not be linked with what it calls.
+$compiler -static -Wl,--gc-sections "$folder"/*.o -o "$folder/test_kernels" -pthread
 "$qemu" "$folder/test_kernels"
