@@ -18,18 +18,21 @@ using Body = std::function<tuttiResult_t(tuttiComm_t)>;
 
 // More data than links hold, and more than the kernel buffers: sockets may grow to 36 MiB (tcp_rmem).
 constexpr size_t kLarge = 8 << 20, kMost = 3 * kLarge;
+// What one group receives lies apart: in 16 elements for each of up to four peers, and those of an AlltoAllv behind.
+constexpr size_t kApart = 16 * 8;
 
 // Untouched pages need no memory: writing so much took a fifth of the time of all these tests under
 // ThreadSanitizer.
 int* room(bool to_receive = false) {
-  thread_local const std::unique_ptr<int, decltype(&free)> all(static_cast<int*>(calloc(2 * kMost, sizeof(int))), free);
+  thread_local const std::unique_ptr<int, decltype(&free)> all(
+      static_cast<int*>(calloc(2 * kMost + kApart, sizeof(int))), free);
   return all.get() + (to_receive ? kMost : 0);
 }
 Body sends(size_t count, int peer) {
   return [=](tuttiComm_t comm) { return tuttiSend(room(), count, tuttiInt32, peer, comm, nullptr); };
 }
 Body receives(size_t count, int peer) {
-  return [=](tuttiComm_t comm) { return tuttiRecv(room(true), count, tuttiInt32, peer, comm, nullptr); };
+  return [=](tuttiComm_t comm) { return tuttiRecv(room(true) + 16 * peer, count, tuttiInt32, peer, comm, nullptr); };
 }
 Body sums(size_t count) {
   return [=](tuttiComm_t comm) {
@@ -45,9 +48,8 @@ Body passes_to_all(size_t count, int n) {
     const std::vector<size_t> counts(static_cast<size_t>(n), count);
     std::vector<size_t> at;
     for (size_t r = 0; r < counts.size(); r++) at.push_back(r * count);
-    std::vector<int> in(count * counts.size()), out(in.size());
-    return tuttiAlltoAllv(in.data(), counts.data(), at.data(), out.data(), counts.data(), at.data(), tuttiInt32, comm,
-                          nullptr);
+    return tuttiAlltoAllv(room(), counts.data(), at.data(), room(true) + 16 * 4, counts.data(), at.data(), tuttiInt32,
+                          comm, nullptr);
   };
 }
 Body at_once(std::vector<Body> all) {

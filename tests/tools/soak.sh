@@ -74,7 +74,7 @@ for _ in $(seq 200); do
 done
 touch "$folder/tutti-trace.$(id -u).18446744073709551615.$rank.1.1"
 wait $pid && { echo 'a file that is left is no failure'; failed=1; }
-grep -qE '^leaks +1$' "$tmp/out" || lacks 'the file that is left'
+grep -qE '^leaks +1\b' "$tmp/out" || lacks 'the file that is left'
 
 # Started by nohup it goes on when its user logs out.
 trap '' HUP
