@@ -105,6 +105,7 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
   TUTTI_TRY_ASSIGN(const auto recv_at, take_array("rdispls", rdispls, use->n_ranks()));
   std::vector<Block> blocks;
   std::vector<Message> messages;
+  const bool in_order = !is_in_group();
   for (size_t r = 0; r < send_at.size(); r++) {
     for (const bool sends : {true, false}) {
       char* base = static_cast<char*>(sends ? const_cast<void*>(send) : recv);
@@ -113,7 +114,7 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
       TUTTI_TRY(block.place(base, dtype));
       TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, block.elems, block.end - block.begin));
       messages.push_back(
-          {sends, static_cast<int>(r), base + block.at * dtype_bytes(dtype), block.elems, dtype, !is_in_group()});
+          {sends, static_cast<int>(r), base + block.at * dtype_bytes(dtype), block.elems, dtype, in_order});
       blocks.push_back(block);
     }
   }

@@ -165,15 +165,17 @@ std::vector<std::unique_ptr<Council>> council_of(Mail& mail) {
   return ranks;
 }
 
+void deliver_to(size_t to, Mail& mail, const std::vector<std::unique_ptr<Council>>& ranks) {
+  for (; !mail[to].empty(); mail[to].pop_front())
+    CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
+}
+
 }  // namespace
 
 TEST_CASE("who comes late gets the result that it has missed, from a rank that calls nothing any more") {
   Mail mail(3);
   const auto ranks = council_of(mail);
-  const auto deliver = [&](size_t to) {
-    for (; !mail[to].empty(); mail[to].pop_front())
-      CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
-  };
+  const auto deliver = [&](size_t to) { deliver_to(to, mail, ranks); };
   for (size_t r = 0; r < 3; r++) ranks[r]->join({}, "vote");
   deliver(1);  // rank 1 gets the summons
   deliver(2);
@@ -197,10 +199,7 @@ TEST_CASE("who comes late gets the result that it has missed, from a rank that c
 TEST_CASE("what was lost of a message is said again after connected()") {
   Mail mail(3);
   const auto ranks = council_of(mail);
-  const auto deliver = [&](size_t to) {
-    for (; !mail[to].empty(); mail[to].pop_front())
-      CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
-  };
+  const auto deliver = [&](size_t to) { deliver_to(to, mail, ranks); };
   for (size_t r = 0; r < 3; r++) ranks[r]->join({}, "vote");
   const bool hears = GENERATE(true, false);  // what is lost: what rank 2 says, or the decision
   if (hears) mail[0].pop_back();
@@ -217,10 +216,7 @@ TEST_CASE("whom a coordinator that is lost has missed is not missed by the next 
   Mail mail(4);
   const auto ranks = council_of(mail);
   for (const size_t r : {0, 1, 2}) ranks[r]->join({}, "vote");
-  const auto deliver = [&](size_t to) {
-    for (; !mail[to].empty(); mail[to].pop_front())
-      CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
-  };
+  const auto deliver = [&](size_t to) { deliver_to(to, mail, ranks); };
   deliver(0);
   ranks[0]->name_missing({});
   deliver(2);
@@ -233,9 +229,7 @@ TEST_CASE("who has given up does not vote until it comes again") {
   Mail mail(3);
   const auto ranks = council_of(mail);
   const auto deliver = [&] {
-    for (size_t to = 0; to < 3; to = mail[to].empty() ? to + 1 : 0)
-      for (; !mail[to].empty(); mail[to].pop_front())
-        CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
+    for (size_t to = 0; to < 3; to = mail[to].empty() ? to + 1 : 0) deliver_to(to, mail, ranks);
   };
   const size_t who = GENERATE(size_t{0}, size_t{1});  // the coordinator, or another rank
   for (const size_t r : {0, 1}) ranks[r]->join({}, "early");

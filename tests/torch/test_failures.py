@@ -22,6 +22,16 @@ def joined(body, rank, size, path, timeout_s=120):
     body(rank, size)
 
 
+def store_after_barrier(rank, n, last):
+    """The job's store, after a barrier, which the rank `last` leaves behind all others."""
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"rank {rank} has left the barrier", "")
+    if rank == last:
+        store.wait([f"rank {other} has left the barrier" for other in range(n)])
+    return store
+
+
 class Failures(unittest.TestCase):
     def run_ranks(self, size, body, dies=None, **options):
         ranks.run(functools.partial(joined, body, **options), size, joined=False, dies=dies)
@@ -239,11 +249,8 @@ class Failures(unittest.TestCase):
         """The job's group knows of the death, so nobody waits for the subgroup until its time-out."""
 
         def body(rank, n):
-            dist.barrier()
-            store = dist.distributed_c10d._get_default_store()
-            store.set(f"rank {rank} has left the barrier", "")
+            store = store_after_barrier(rank, n, dying)
             if rank == dying:
-                store.wait([f"rank {other} has left the barrier" for other in range(n)])
                 os._exit(0)
             if rank == 0:
                 return store.wait(["refused"])
@@ -256,11 +263,8 @@ class Failures(unittest.TestCase):
 
     def test_survivors_all_name_the_rank_that_died_before_a_subgroup(self):
         def body(rank, n):
-            dist.barrier()
-            store = dist.distributed_c10d._get_default_store()
-            store.set(f"rank {rank} has left the barrier", "")
+            store = store_after_barrier(rank, n, 3)
             if rank == 3:
-                store.wait([f"rank {other} has left the barrier" for other in range(n)])
                 os._exit(0)
             if rank == 0:
                 return store.wait(["rank 1 was refused", "rank 2 was refused"])
@@ -276,11 +280,8 @@ class Failures(unittest.TestCase):
         aborted itself."""
 
         def body(rank, n):
-            dist.barrier()
-            store = dist.distributed_c10d._get_default_store()
-            store.set(f"rank {rank} has left the barrier", "")
+            store = store_after_barrier(rank, n, first)
             if rank == first:
-                store.wait([f"rank {other} has left the barrier" for other in range(n)])
                 os._exit(0) if dies else dist.group.WORLD.abort()
             elif rank == 1:
                 while not dist.group.WORLD.lost_ranks():
