@@ -5,7 +5,7 @@
 namespace tutti {
 
 TicketLock::Entry TicketLock::enter_with_ticket() {
-  uint64_t word = turn_.load(std::memory_order_acquire) * kTicket;
+  uint64_t word = turn_.load(std::memory_order_acquire);
   if (!word_.compare_exchange_strong(word, word + kTicket + kUser)) return Entry::kNone;
   // Relaxed is enough: an owner was set in an earlier turn.
   const uintptr_t owner = owner_.load(std::memory_order_relaxed);
@@ -19,7 +19,7 @@ TicketLock::Entry TicketLock::enter_with_ticket() {
 // The locked instruction of leave() separates the store of turn_ from the load of sleepers_; a thread that comes after
 // it sees the end of the turn. The last user wakes them, too: a GPU's thread takes turns without being counted.
 bool TicketLock::leave_with_ticket() {
-  turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  turn_.store(turn_.load(std::memory_order_relaxed) + kTicket, std::memory_order_release);
   const bool is_last = leave();
   wake_sleepers();
   return is_last;

@@ -19,13 +19,15 @@ namespace tutti {
 
 class TicketLock {
  public:
+  // `begun` and ended: operations, so that a test sees the numbers wrap, which takes days at 4 million per second.
+  explicit TicketLock(uint64_t begun = 0) : word_(begun * kTicket), turn_(begun * kTicket) {}
   void enter() { word_.fetch_add(kUser); }
   // True for the last user.
   bool leave() { return users(word_.fetch_sub(kUser)) == 1; }
   void wait_until_left();
   void wake_who_waits_until_left() { word_.notify_all(); }
 
-  uint64_t take_ticket() { return word_.fetch_add(kTicket) / kTicket; }
+  uint64_t take_ticket() { return ticket_of(word_.fetch_add(kTicket)); }
   // One operation's turn; it ends even if the operation runs out of memory. A sleeper stores sleepers_ and then loads
   // turn_, the end of a turn stores turn_ and then loads sleepers_ (all sequentially consistent): so either the sleeper
   // sees its turn, or the end sees the sleeper.
@@ -38,16 +40,16 @@ class TicketLock {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn() {
-      ticket_lock_.turn_.fetch_add(1);
+      ticket_lock_.turn_.fetch_add(kTicket);
       ticket_lock_.wake_sleepers();
     }
 
    private:
     TicketLock& ticket_lock_;
   };
-  bool has_passed(uint64_t ticket) const { return turn_.load() > ticket; }
+  bool has_passed(uint64_t ticket) const { return static_cast<int64_t>(turn_.load() - ticket) > 0; }
   // All tickets have had their turn.
-  bool is_idle() const { return word_.load() / kTicket == turn_.load(); }
+  bool is_idle() const { return ticket_of(word_.load()) == turn_.load(); }
 
   // enter(), take_ticket() and the turn at once, if no other operation runs or waits: as the owner, or in one locked
   // instruction.
@@ -71,6 +73,7 @@ class TicketLock {
   static constexpr uint64_t kUser = 1, kTicket = uint64_t{1} << 24;
   static constexpr uintptr_t kNobody = 0, kEverybody = 1;  // no thread has these numbers
   static uint64_t users(uint64_t word) { return word % kTicket; }
+  static uint64_t ticket_of(uint64_t word) { return word - users(word); }
   static uintptr_t this_thread() {
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
     return reinterpret_cast<uintptr_t>(__builtin_thread_pointer());  // the same, in one instruction
@@ -83,7 +86,7 @@ class TicketLock {
     owner_is_in_.store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // see take_from_owner()
     if (owner_.load(std::memory_order_relaxed) == this_thread() &&
-        word_.load(std::memory_order_acquire) / kTicket == turn_.load(std::memory_order_acquire))
+        ticket_of(word_.load(std::memory_order_acquire)) == turn_.load(std::memory_order_acquire))
       return Entry::kAsOwner;
     leave_alone(Entry::kAsOwner);
     return Entry::kNone;
@@ -102,8 +105,9 @@ class TicketLock {
     turn_changed_.notify_all();
   }
 
-  std::atomic<uint64_t> word_{0};  // the next ticket, and in the low 24 bits the users
-  std::atomic<uint64_t> turn_{0};
+  // Tickets are multiples of kTicket and wrap around.
+  std::atomic<uint64_t> word_;  // the next ticket, and in the low 24 bits the users
+  std::atomic<uint64_t> turn_;
   std::atomic<uintptr_t> owner_{kNobody};  // changed only in a turn, or at the end
   std::atomic<bool> owner_is_in_{false};   // inside, with no ticket and not counted as a user
   std::atomic<int> sleepers_{0};           // threads that wait on turn_changed_

@@ -71,6 +71,21 @@ TEST_CASE("the first thread to use a ticket lock becomes its owner, and stays it
   CHECK(room.ticket_lock.is_idle());
 }
 
+TEST_CASE("a ticket lock goes on when its numbers wrap around", "[comm]") {
+  constexpr uint64_t kLast = (uint64_t{1} << 40) - 1;
+  Room room{.ticket_lock = TicketLock(kLast - 1)};
+  const uint64_t before = room.ticket_lock.take_ticket(), last = room.ticket_lock.take_ticket(),
+                 first = room.ticket_lock.take_ticket();
+  for (const uint64_t ticket : {before, last, first}) {
+    CHECK_FALSE(room.ticket_lock.has_passed(ticket));
+    { const TicketLock::Turn turn(room.ticket_lock, ticket); }
+    CHECK(room.ticket_lock.has_passed(ticket));
+  }
+  CHECK(room.ticket_lock.has_passed(before));
+  CHECK(room.ticket_lock.is_idle());
+  CHECK(room.use_alone());
+}
+
 TEST_CASE("nobody enters alone while a ticket is out", "[comm]") {
   Room room;
   CHECK(room.use_alone());

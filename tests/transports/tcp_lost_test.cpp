@@ -50,6 +50,13 @@ void attend(Side& from) {
   if (from.done()) from.step();
 }
 
+// From now on nothing that is sent to this end arrives.
+void lose_all(int fd) {
+  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog loses_all{1, &none};
+  REQUIRE(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &loses_all, sizeof loses_all) == 0);
+}
+
 // Exposes every message from its own memory, which it overwrites as soon as it may.
 class Exposer final : public Side {
  public:
@@ -169,6 +176,18 @@ TEST_CASE("several connections: what a broken one had is unsent again") {
   CHECK(poll_once(out));
 }
 
+TEST_CASE("several connections: a link that is revoked does not wait for what a vanished host has not acknowledged") {
+  Fragile fragile = make_fragile(Ask{1, 0, 4, 16 << 10}, 2);
+  lose_all(fragile.ends[0].to);
+  lose_all(fragile.ends[1].to);
+  Link& out = fragile.pair.out;
+  REQUIRE(out.acquire() != nullptr);
+  out.publish(100, tuttiTag{});
+  REQUIRE(out.unsent() == 0);
+  out.revoke();
+  CHECK_FALSE(poll_once(out));  // its end waits for nothing
+}
+
 TEST_CASE("several connections: when all have broken, both ends say whom they have lost") {
   Fragile fragile = make_fragile(Ask{1, 0, 4, 200000 / 64 * 64}, 3);
   std::mt19937 random(3);
@@ -235,9 +254,7 @@ TEST_CASE("several connections: what broke comes back, and carries everything wh
 TEST_CASE("several connections: what was sent again counts once, also of one that was given up") {
   Fragile fragile = make_fragile(Ask{1, 0, 4, 200000 / 64 * 64}, 2);
   const int lossy = fragile.ends[0].from, other = fragile.ends[1].from;
-  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
-  const sock_fprog loses_all{1, &none};
-  REQUIRE(setsockopt(fragile.ends[0].to, SOL_SOCKET, SO_ATTACH_FILTER, &loses_all, sizeof loses_all) == 0);
+  lose_all(fragile.ends[0].to);
   const Traffic traffic{48, ~uint64_t{0}, 200000 / 64 * 64};
   Sender sender(fragile.pair.out, traffic);
   Receiver receiver(fragile.pair.in, traffic);

@@ -70,9 +70,10 @@ class SendLink final : public LinkHalf {
     if (!failure_) flush();
     return 1;
   }
-  // What has not left yet never will.
+  // What has not left yet never will, and nobody stays to send again what is lost.
   void revoke() override {
-    if (!failure_ && unsent() > 0) fail("its operation has failed", 0);
+    const bool is_done = unsent() == 0 && !awaits_acknowledgements();
+    if (!failure_ && !is_done) fail("its operation has failed", 0);
   }
   bool wait_begin(tuttiWait* wait) override;
 
