@@ -32,13 +32,18 @@ Combiner::Combiner(Program& program, const BoundCall& operation, const Lowering&
       reduce_(lowering.reduce_kernel()),
       stream_(operation.blocks.largest() * elem_bytes_ >> (operation.input == operation.output) >=
               operation.stream_from_bytes),
-      one_way_(operation.one_way && !stream_) {}
-
-uint64_t Combiner::piece_elems(const LoweredStep& step) {
-  const auto is_scaled = [&](const Place& source) { return operation_.is_scaled(source); };
-  if (std::none_of(step.sources, step.sources + step.reduce.n_src, is_scaled)) return step.reduce.elems;
+      one_way_(operation.one_way && !stream_) {
+  if (operation.scalar == nullptr) return;
+  // Here, because a step that runs out of memory may hold places of ranks that have run out of it, too.
   workspace_.pieces.resize(kPieces * piece_bytes_);
-  return piece_bytes_ / elem_bytes_;
+  for (uint64_t i = 0; i < piece_bytes_ / elem_bytes_; i++)
+    memcpy(piece(kScalars) + i * elem_bytes_, operation.scalar, elem_bytes_);
+}
+
+uint64_t Combiner::piece_elems(const LoweredStep& step) const {
+  const auto is_scaled = [&](const Place& source) { return operation_.is_scaled(source); };
+  const bool any_scaled = std::any_of(step.sources, step.sources + step.reduce.n_src, is_scaled);
+  return any_scaled ? piece_bytes_ / elem_bytes_ : step.reduce.elems;
 }
 
 void Combiner::combine(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets) {
@@ -65,13 +70,9 @@ void Combiner::combine(const LoweredStep& step, uint64_t at, uint64_t elems, con
 }
 
 // A part of the value, times this rank's scalar if it has one.
-const void* Combiner::source(const Place& place, uint64_t offset_bytes, uint64_t elems) {
+const void* Combiner::source(const Place& place, uint64_t offset_bytes, uint64_t elems) const {
   const void* data = workspace_.address(place) + offset_bytes;
   if (!operation_.is_scaled(place)) return data;
-  if (!scalars_ready_)
-    for (uint64_t i = 0; i < piece_bytes_ / elem_bytes_; i++)
-      memcpy(piece(kScalars) + i * elem_bytes_, operation_.scalar, elem_bytes_);
-  scalars_ready_ = true;
   const void* factors[] = {data, piece(kScalars)};
   ReduceArgs args{factors, {piece(kScaled)}, 2, 1, elems};
   kernels().reduce[static_cast<int>(RedOp::kProd)][static_cast<int>(operation_.call.dtype)](args);

@@ -20,12 +20,12 @@ class Combiner {
  public:
   Combiner(Program& program, const BoundCall& operation, const Lowering& lowering);
   // How many elements to combine at a time.
-  uint64_t piece_elems(const LoweredStep& step);
+  uint64_t piece_elems(const LoweredStep& step) const;
   // One kernel call, for the elements from `at` on. The messages' addresses are the program's bases.
   void combine(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets);
 
  private:
-  const void* source(const Place& place, uint64_t offset_bytes, uint64_t elems);
+  const void* source(const Place& place, uint64_t offset_bytes, uint64_t elems) const;
   char* piece(size_t i) const { return workspace_.pieces.data() + i * piece_bytes_; }
 
   Workspace& workspace_;
@@ -33,7 +33,6 @@ class Combiner {
   const size_t elem_bytes_, piece_bytes_;
   const ReduceKernel reduce_;
   const bool stream_, one_way_;
-  bool scalars_ready_ = false;
 };
 
 }  // namespace tutti

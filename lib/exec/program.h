@@ -57,7 +57,7 @@ struct Workspace {
   std::vector<char*> bases = std::vector<char*>(kMessages);  // including messages
   std::vector<Place> places;                                 // of a step's sources
   std::vector<const void*> src;                              // the same as addresses
-  std::vector<char> pieces;                                  // for values that are scaled; allocated when needed
+  std::vector<char> pieces;                                  // for values that are scaled, if any are
 
   void make_room(size_t n_recvs);
   // In integers: point-to-point messages have no common buffer, so their offsets are addresses.
