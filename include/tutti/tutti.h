@@ -299,9 +299,9 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run, except for
  * which NaN a sum is (tuttiRedOp_t). It depends on the inputs, the count, datatype and op, the collective, the number
- * of ranks, and their layout: which share a host, whether they share memory there, how many CPUs the hosts have, and
- * how fast their network is. It does not depend on timing or load, earlier operations, the CPUs that ranks are bound
- * to, registration, streams, in place or not, TUTTI_SLOTS and TUTTI_SLOT_BYTES. What changes the algorithm (TUTTI_ALGO,
+ * of ranks, and their layout: which share a host, whether they share memory there, the hosts' CPUs and last-level
+ * caches, and their network's speed. It does not depend on timing or load, earlier operations, the CPUs that ranks use,
+ * registration, streams, in place or not, TUTTI_SLOTS and TUTTI_SLOT_BYTES. What changes the algorithm (TUTTI_ALGO,
  * TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another version) may change the bits, except of a minimum or maximum.
  * Up to 16 ranks that share memory sum in rank order, others in another fixed order; two ranks have only one. With
  * config.deterministic it is rank order everywhere, so the bits do not depend on layout, transport and algorithm. On

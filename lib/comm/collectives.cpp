@@ -30,7 +30,6 @@ Blocks blocks_of(const Operation& operation) {
 
 Result<void> Collectives::connect(Deadline deadline, const std::function<bool()>& gives_up) {
   for (const Algo algo : kFirst) TUTTI_TRY(add_program(key_of(algo), deadline, gives_up));
-  keep_program({Collective::kFinalize, Algo::kTree, 1, 0}, programs_.at(key_of(kFirst[0])));
   return {};
 }
 
@@ -113,7 +112,8 @@ Result<void> Collectives::agree(const Call& call) {
 // make them, all ranks agree that they are in the same call, so a mismatch is found here too.
 Result<Program*> Collectives::find_program(const Call& call, uint64_t bytes) {
   const uint32_t lanes = lanes_of(call.collective, call.algo, bytes, me_.planner->facts());
-  const ProgramKey key{call.collective, call.algo, lanes, call.root};
+  const bool finalizes = call.collective == Collective::kFinalize;  // makes no links
+  const ProgramKey key = finalizes ? key_of(kFirst[0]) : ProgramKey{call.collective, call.algo, lanes, call.root};
   if (!programs_.contains(key)) {
     TUTTI_TRY(agree(call));
     TUTTI_TRY(add_program(key, Deadline::after_seconds(me_.options.op_timeout_seconds)));
@@ -128,13 +128,10 @@ Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, 
   TUTTI_TRY(links_.connect(schedule, deadline, [&] { return LinkPool::stop_if(has_ended()); }));
   TUTTI_TRY(monitor_.async_error());
   if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
-  keep_program(key, bind_program(std::move(schedule), me_.sizes, std::bind_front(&LinkPool::find, &links_)));
+  Program& program = programs_[key];
+  program = bind_program(std::move(schedule), me_.sizes, std::bind_front(&LinkPool::find, &links_));
+  scratch_bytes_ += program.scratch_bytes;
   return {};
-}
-
-void Collectives::keep_program(const ProgramKey& key, Program program) {
-  scratch_bytes_ += program.scratch.size();
-  programs_[key] = std::move(program);
 }
 
 std::string Collectives::explain(const Call& call) const {

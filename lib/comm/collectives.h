@@ -72,7 +72,6 @@ class Collectives {
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Result<Program*> find_program(const Call& call, uint64_t bytes);
   Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
-  void keep_program(const ProgramKey& key, Program program);
   SmallRun::Turns turns() {
     Yielding& yielding = links_.yielding();
     return yielding.begin_operation() ? SmallRun::Turns{kYields, &yielding} : SmallRun::Turns{kSpins, nullptr};

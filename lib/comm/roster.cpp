@@ -16,7 +16,7 @@ namespace tutti {
 namespace {
 
 std::string from_where(const GroupSettings& s) {
-  return s.prices_from.empty() ? "none (built-in prices)" : s.prices_from;
+  return s.prices_from.empty() ? "no tuning file" : "the tuning file " + s.prices_from;
 }
 
 Result<void> check_agreement(const GroupSettings& mine, int my_rank, const GroupSettings& theirs, int their_rank) {
@@ -39,7 +39,12 @@ Result<void> check_agreement(const GroupSettings& mine, int my_rank, const Group
   if (mine.on_gpu != theirs.on_gpu)
     return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
   if (mine.prices != theirs.prices)
-    return differ("tuning file (TUTTI_TUNE_FILE)", from_where(mine), from_where(theirs));
+    return Error{
+        Code::kInvalidUsage,
+        format("rank %d has %s, rank %d has %s, and they, or the networks that they name, do not say the same: "
+               "copy them to all hosts, or set TUTTI_TUNE_FILE=/dev/null on all ranks",
+               my_rank, from_where(mine).c_str(), their_rank, from_where(theirs).c_str()),
+        their_rank};
   if (mine.order != theirs.order) return differ("TUTTI_ORDER", mine.order, theirs.order);
   if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
   return {};

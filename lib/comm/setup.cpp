@@ -71,7 +71,7 @@ Introduction introduction(const Rendezvous& rendezvous, const Membership& me, Li
                    .deterministic = me.options.deterministic,
                    .on_gpu = me.is_on_gpu(),
                    .encrypts = me.options.encrypt,
-                   .prices = fingerprint(prices.prices),
+                   .prices = fingerprint(prices.prices, prices.network_text),
                    .prices_from = prices.file,
                    .order = env_string(Env::kOrder)};
   mine.network.bytes_per_second = network_bytes_per_second(links.endpoints());

@@ -5,7 +5,8 @@ namespace tutti {
 Program bind_program(Schedule schedule, MessageSizes sizes, FindLink find_link) {
   Program program;
   program.sizes = sizes;
-  program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * sizes.slot_bytes);
+  program.scratch_bytes = static_cast<size_t>(schedule.n_scratch) * sizes.slot_bytes;
+  program.scratch = std::make_unique_for_overwrite<char[]>(program.scratch_bytes);
   std::erase_if(schedule.lanes, [](const Lane& lane) { return lane.steps.empty(); });
   program.schedule = std::move(schedule);
   program.find_link = std::move(find_link);

@@ -72,7 +72,9 @@ struct Program {
   FindLink find_link;
   std::vector<Link*> sends;  // every link that any step bound so far sends on
   MessageSizes sizes;
-  std::vector<char> scratch;  // chunks of slot_bytes
+  // Chunks of slot_bytes, of which short operations touch little: half a rank's worth of slots may be gigabytes.
+  std::unique_ptr<char[]> scratch;
+  size_t scratch_bytes = 0;
   Workspace workspace;
   // Each step runs for all its rounds, as many as its block needs, before the next one begins: for messages that are
   // independent of each other. Otherwise the lane as a whole is repeated for each round.

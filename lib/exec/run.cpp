@@ -20,7 +20,7 @@ bool is_copy(const BoundStep& step) {
 
 // Of all blocks, because the largest one need not have the longest chunk.
 uint64_t most_rounds(const ChunkLayout& layout, const Blocks& blocks) {
-  uint64_t most = layout.rounds(blocks.uniform_elems);
+  uint64_t most = blocks.elems.empty() ? layout.rounds(blocks.uniform_elems) : 1;
   for (const uint64_t elems : blocks.elems) most = std::max(most, layout.rounds(elems));
   return most;
 }
@@ -46,7 +46,7 @@ Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder,
       lanes_left_(program.lanes.size()) {
   program_.workspace.bases[kInput] = as_base(operation.input);
   program_.workspace.bases[kOutput] = static_cast<char*>(operation.output);
-  program_.workspace.bases[kScratch] = program_.scratch.data();
+  program_.workspace.bases[kScratch] = program_.scratch.get();
   for (BoundLane& lane : program_.lanes) {
     begin(lane);
     lane.round = 0;

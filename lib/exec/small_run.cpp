@@ -34,7 +34,7 @@ void SmallRun::prepare(Program& program, const BoundCall& what) {
   if (program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
   bases_ = program.workspace.bases.data();
-  bases_[kScratch] = program.scratch.data();
+  bases_[kScratch] = program.scratch.get();
   tag_ = std::bit_cast<tuttiTag>(to_tag(call));
   reduce_ = lowering.reduce_kernel();
   const std::vector<BoundStep>& steps = program.lanes[0].steps;

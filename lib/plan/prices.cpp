@@ -45,6 +45,7 @@ Result<void> read_line(std::string_view line, std::span<const NamedPrice> names,
   const std::string name(trimmed(line.substr(0, equals)));
   if (equals != line.npos && name == "network") {
     list->network_file = trimmed(line.substr(equals + 1));
+    if (list->network_file.empty()) return Error{Code::kInvalidUsage, "it names no file: name one, or remove the line"};
     return {};
   }
   const auto found = std::find_if(names.begin(), names.end(), [&](const NamedPrice& p) { return p.name == name; });
@@ -86,7 +87,9 @@ Result<std::string> read_file(const std::string& path, bool is_found) {
   if (!text) return unreadable(path, strerror(text.error().sys_errno), text.error().sys_errno);
   if (text.value().size() <= kMostBytes) return text;
   return Error{Code::kInvalidUsage,
-               "the tuning file " + path + " is too long for a tuning file: write a new one with tutti-tune"};
+               "the tuning file " + path +
+                   " is too long for one: remove it, or set TUTTI_TUNE_FILE=/dev/null, and write a new one with "
+                   "tutti-tune"};
 }
 
 }  // namespace
@@ -105,10 +108,12 @@ Prices built_in_prices() {
 }
 
 // FNV-1a.
-uint64_t fingerprint(const Prices& prices) {
+uint64_t fingerprint(const Prices& prices, std::string_view network_text) {
   uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&](uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
   Prices copy = prices;
-  for (const NamedPrice& price : by_name(copy)) hash = (hash ^ std::bit_cast<uint64_t>(*price.value)) * 0x100000001b3;
+  for (const NamedPrice& price : by_name(copy)) add(std::bit_cast<uint64_t>(*price.value));
+  for (const char byte : network_text) add(static_cast<unsigned char>(byte));
   return hash;
 }
 
@@ -176,7 +181,7 @@ Result<PriceList> find_prices() {
   TUTTI_TRY_ASSIGN(PriceList list, prices_from_text(text, path));
   if (list.network_file.empty()) return list;
   const auto file = std::filesystem::path(path).parent_path() / list.network_file;
-  auto network = read_cluster(file.string());
+  auto network = read_cluster(file.string(), &list.network_text);
   if (!network) return unreadable(path, network.error().message);
   list.network = std::move(network).value();
   return list;

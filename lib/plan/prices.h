@@ -19,11 +19,12 @@ struct PriceList {
   std::vector<std::string> given;  // names of the prices in the file
   std::string network_file;        // as the file names it; "": none
   std::optional<Cluster> network;  // the network in network_file
+  std::string network_text;        // what that says
 };
 
 Prices built_in_prices();
-// Ranks whose prices differ would choose differently.
-uint64_t fingerprint(const Prices& prices);
+// Ranks whose prices or networks differ would choose differently.
+uint64_t fingerprint(const Prices& prices, std::string_view network_text = {});
 
 // A price: its name in a file, "shm.hop", and what it is for.
 struct NamedPrice {

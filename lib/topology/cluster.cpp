@@ -41,6 +41,7 @@ class Fields {
     std::optional<double> gbits;
     TUTTI_TRY(number("gbit_per_s", 0, &gbits));
     if (gbits == 0) return wrong("gbit_per_s is 0, so nothing would ever arrive; give the speed of the wire");
+    if (gbits > 1e9) return wrong("gbit_per_s is over 1e9, faster than any wire; give the speed of the wire");
     if (gbits) *bytes_per_second = *gbits * kBytesOfGbit;
     return {};
   }

@@ -41,10 +41,13 @@ int Cluster::find_host(std::string_view name) const {
   return found == hosts.end() ? -1 : static_cast<int>(found - hosts.begin());
 }
 
-Result<Cluster> read_cluster(const std::string& path) {
-  const auto text = read_file(path);
-  if (text) return cluster_from_json(text.value(), path);
-  return Error{Code::kInvalidUsage, "the network in " + path + " cannot be read: " + strerror(text.error().sys_errno)};
+Result<Cluster> read_cluster(const std::string& path, std::string* text) {
+  const auto read = read_file(path);
+  if (!read)
+    return Error{Code::kInvalidUsage,
+                 "the network in " + path + " cannot be read: " + strerror(read.error().sys_errno)};
+  if (text != nullptr) *text = read.value();
+  return cluster_from_json(read.value(), path);
 }
 
 }  // namespace tutti

@@ -80,12 +80,13 @@ TEST_CASE("executor: a lane of many steps is bound a page at a time, in every ro
 // Its last chunk takes what the others leave of their last segment.
 TEST_CASE("executor: of unequal blocks the smaller one may have the longest chunk, and no message is too long") {
   constexpr uint32_t kSlotBytes = kTcpMessageBytes;
+  constexpr size_t kRounds = 13;  // 375'000 - 178'992 elements, 16'272 in a message
   constexpr uint64_t kElems[] = {387'500, 375'000}, kAt[] = {0, kElems[0]};
   MadeUpEnd to;
   Link link = made_up_link(to, 1);
   Recorder recorder;
   BoundCall operation = by_ring(Collective::kAllGather);
-  operation.blocks = {0, kElems, kAt, kAt};
+  operation.blocks = {kElems[0] + kElems[1], kElems, kAt, kAt};
   const std::vector<float> input(kElems[0] + kElems[1]);
   operation.input = input.data();
   Schedule schedule{.rank = 0, .n_ranks = 2, .n_chunks = 2};
@@ -96,6 +97,7 @@ TEST_CASE("executor: of unequal blocks the smaller one may have the longest chun
                                  [&](int, uint32_t, bool) { return &link; });
   Run run(program, operation, recorder);
   REQUIRE(run.advance() == Run::Poll::kDone);
+  CHECK(to.sent.size() == 2 * kRounds);  // and no message is shorter than it need be
   size_t sent_bytes = 0;
   for (const std::string& message : to.sent) {
     CHECK(message.size() <= kSlotBytes);

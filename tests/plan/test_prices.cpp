@@ -61,6 +61,12 @@ TEST_CASE("prices: a file may name another one that describes the network, besid
   REQUIRE(list.value().network);
   CHECK(list.value().network->find_host("c") == 2);
   CHECK(list.value().network_file == "racks.json");
+  // Ranks whose networks differ do not agree.
+  const auto of_network = [](const PriceList& l) { return fingerprint(l.prices, l.network_text); };
+  CHECK(of_network(list.value()) != fingerprint(list.value().prices));
+  PriceList other = list.value();
+  other.network_text.back() ^= 1;
+  CHECK(of_network(list.value()) != of_network(other));
   const std::filesystem::path elsewhere = place.top / "elsewhere.json";  // anywhere, if the path is absolute
   std::filesystem::rename(place.top / "tutti/racks.json", elsewhere);
   place.write("tutti/tuning", "network = " + elsewhere.string());
@@ -128,6 +134,10 @@ TEST_CASE("prices: a bad line is named, with the remedy") {
   }
   for (const char* line : {"shm.hops = 1", "shm.hop", "= 1", "\x01\xff", "[shm]"})
     CHECK(complaint(line).find("some/file, line 1: there is no price '") != std::string::npos);
+}
+
+TEST_CASE("prices: a network without a file is refused") {
+  CHECK(complaint("network = ").find("some/file, line 1: it names no file") != std::string::npos);
 }
 
 TEST_CASE("prices: the file that is named, else the user's, else what is built in") {

@@ -146,6 +146,7 @@ TEST_CASE("what is wrong with a file is said, and what to do") {
       {replaced(good, "\"rack\": {\"gbit_per_s\": 200, \"latency_us\": 2},", ""), "F: rack is missing"},
       {replaced(good, "\"latency_us\": 3", "\"latency\": 3"), "F, nic: latency_us is missing"},
       {replaced(good, "\"gbit_per_s\": 100", "\"gbit_per_s\": 0"), "F, nic: gbit_per_s is 0, so nothing would ever"},
+      {replaced(good, "\"gbit_per_s\": 100", "\"gbit_per_s\": 1e12"), "F, nic: gbit_per_s is over 1e9, faster than"},
       {replaced(good, "\"gbit_per_s\": 100", "\"gbit_per_s\": -1"), "gbit_per_s is -1; give a number of at least 0"},
       {replaced(good, "\"latency_us\": 3", "\"latency_us\": \"3\""), "latency_us is \"3\"; give a number"},
       {replaced(good, "\"racks\"", R"("hosts": "a", "racks")"), "F: hosts is not a list of names"},

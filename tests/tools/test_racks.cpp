@@ -57,6 +57,9 @@ TEST_CASE("racks: slow hosts are no racks, wherever they stand") {
   const auto among_racks = Invented{{0, 1, 0, 1, 1}, {1, 1, 1, 1, .1}, .3}.find();
   CHECK(among_racks.racks.size() == 2);
   CHECK(among_racks.bytes_per_second[4] == .1);
+  CHECK(among_racks.racks != among_racks.fast_hosts());
+  CHECK(among_racks.fast_hosts() == Lists{{0, 2}, {1, 3}});
+  CHECK(tune::Racks{{{0, 1}, {2}}, {1, 1, .1}}.fast_hosts() == Lists{{0, 1}, {2}});
 }
 
 TEST_CASE("racks: many, with noise, in any order, and not too many questions") {

@@ -47,10 +47,10 @@ check "the same samples give the same prices" 0 ''
 "$tune" --fit "$tmp/samples" --check >/dev/full 2>"$tmp/out"
 status=$?
 check "a full stdout" 3 'cannot be written'
-printf 'network.hop = 12000\nnetwork = racks.json\n' >"$tmp/kept"
+printf 'network.hop = 12000.75\nnetwork = racks.json\n' >"$tmp/kept"
 run "$tune" --fit "$tmp/samples" -o "$tmp/kept"
 check "fitting over a file" 0 "# written: $tmp/kept"
-grep -q '^network.hop = 1.2e+04 ' "$tmp/kept" && grep -q '^network = racks.json$' "$tmp/kept" && grep -q '^shm.hop = ' "$tmp/kept"
+grep -q '^network.hop = 12000.75 ' "$tmp/kept" && grep -q '^network = racks.json$' "$tmp/kept" && grep -q '^shm.hop = ' "$tmp/kept"
 status=$?
 check "what was not measured stays in it" 0 ''
 # The system's file, which applies while the user has none. Tested where /etc can be replaced for a while.
@@ -123,6 +123,9 @@ check "a folder instead of a file" 3 'Is a directory'
 printf 'shm.hop = 1\nshm.hopp = 2\n' >"$tmp/bad"
 run env TUTTI_TUNE_FILE="$tmp/bad" "$perf" --procs 2 -b 8 -e 8 -n 1
 check "a bad line" 3 "bad, line 2: there is no price 'shm.hopp'"
+seq 20000 >"$tmp/bad"
+run env TUTTI_TUNE_FILE="$tmp/bad" "$perf" --procs 2 -b 8 -e 8 -n 1
+check "too long a file" 3 "bad is too long for one: remove it"
 echo 'shm.hop = 1' >"$tmp/other"
 port=$((20000 + $$ % 20000))
 for rank in 0 1; do
@@ -134,5 +137,5 @@ done
 wait
 cat "$tmp/out.0" "$tmp/out.1" >"$tmp/out"
 status=0
-check "different files" 0 "tuning file (TUTTI_TUNE_FILE)=$tmp/other"
+check "different files" 0 "has the tuning file $tmp/other"
 [ "$failures" -eq 0 ]

@@ -51,7 +51,7 @@ std::string graph_text(const Graph& graph) {
   const std::vector<int> ranks = graph.ranks();
   const Order ring = find_order(routes);
   std::string text = format("%zu nodes, %zu links, %zu ranks\n", graph.nodes.size(), graph.edges.size(), ranks.size());
-  text += format("ring: %.1f GB/s on each of its ways at once\n", ring.bytes_per_second / 1e9);
+  if (ranks.size() > 1) text += format("ring: %.1f GB/s on each of its ways at once\n", ring.bytes_per_second / 1e9);
   for (size_t i = 0; i < ring.ranks.size(); i++) {
     const int rank = ring.ranks[i], next = ring.ranks[(i + 1) % ring.ranks.size()], nic = routes.nearest_nic(rank);
     text += "  " + graph.nodes[static_cast<size_t>(rank)].name;

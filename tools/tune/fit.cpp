@@ -1,6 +1,7 @@
 #include "fit.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <tuple>
 
@@ -56,9 +57,10 @@ double best_price(const std::vector<Equation>& equations, const std::vector<Name
 
 Planner planner_of(const Facts& facts, const Prices& prices) {
   std::vector<RankLocation> locations(static_cast<size_t>(facts.n_ranks));
-  for (int r = 0; r < facts.n_ranks; r++)
-    locations[static_cast<size_t>(r)].host.bytes[0] =
-        static_cast<uint8_t>(std::min(r / facts.largest_host, facts.hosts - 1));
+  for (int r = 0; r < facts.n_ranks; r++) {
+    const int host = std::min(r / facts.largest_host, facts.hosts - 1);
+    memcpy(locations[static_cast<size_t>(r)].host.bytes, &host, sizeof host);
+  }
   Planner planner(0, lay_out(locations), Algo::kAuto, false);
   planner.set_facts(facts, {prices, "", {}});
   return planner;

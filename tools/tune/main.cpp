@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "../cli/command_line.h"
 #include "../perf/launch.h"
@@ -156,9 +157,9 @@ Status write_prices(const std::string& path, const std::string& kept_from, Price
     const bool is_new = std::find(fitted.begin(), fitted.end(), lines[i].name) != fitted.end();
     const bool was_there =
         old && std::find(old.value().given.begin(), old.value().given.end(), lines[i].name) != old.value().given.end();
-    if (is_new || was_there)
-      out +=
-          text("%s = %.4g  # %s\n", lines[i].name.c_str(), *(is_new ? lines : others)[i].value, lines[i].help.c_str());
+    if (!is_new && !was_there) continue;
+    const std::string value = is_new ? text("%.4g", *lines[i].value) : nlohmann::json(*others[i].value).dump();
+    out += text("%s = %s  # %s\n", lines[i].name.c_str(), value.c_str(), lines[i].help.c_str());
   }
   if (old && !old.value().network_file.empty()) {
     const std::filesystem::path network = old.value().network_file;  // in the folder of the file that names it

@@ -102,7 +102,7 @@ class Survey {
 
   // The bandwidth that a rack's hosts share, and the latency of a word.
   Status measure_between() {
-    const auto& racks = racks_.racks;
+    const auto racks = racks_.fast_hosts();
     double fast = 0;
     for (size_t r = 0; r < racks.size() && racks.size() > 1; r++) {
       const auto &from = racks[r], &to = racks[(r + 1) % racks.size()];
@@ -128,9 +128,7 @@ class Survey {
     return {};
   }
 
-  double fastest() const { return *std::max_element(racks_.bytes_per_second.begin(), racks_.bytes_per_second.end()); }
   double speed_of(int host) const { return racks_.bytes_per_second[static_cast<size_t>(host)]; }
-  bool is_slow(int host) const { return speed_of(host) < kAboutAsFast * fastest(); }
 
   void print() const {
     printf("# %d hosts in %zu %s\n", n_hosts(), racks_.racks.size(), racks_.racks.size() == 1 ? "rack" : "racks");
@@ -138,7 +136,7 @@ class Survey {
     for (size_t r = 0; r < racks_.racks.size(); r++)
       for (const int host : racks_.racks[r])
         printf("  %4zu  %-32s %10.3f%s\n", r, names_[static_cast<size_t>(host)].c_str(), to_gbit(speed_of(host)),
-               is_slow(host) ? "  slow" : "");
+               racks_.is_slow(host) ? "  slow" : "");
     printf("# %.0f us within a rack", latency_us_);
     if (racks_.racks.size() > 1)
       printf(", %.0f us to another one; a rack has %.3f Gb/s to another one", rack_latency_us_,
@@ -154,7 +152,7 @@ class Survey {
       for (size_t i = 0; i < most; i++) {
         const bool is_there = i < rack.size();
         hosts.push_back(is_there ? names_[static_cast<size_t>(rack[i])] : "");
-        if (is_there && is_slow(rack[i]))
+        if (is_there && racks_.is_slow(rack[i]))
           exceptions.push_back({{"host", hosts.size() - 1}, {"gbit_per_s", rounded(to_gbit(speed_of(rack[i])))}});
       }
     Json file = {{"name", "measured by tutti-tune; what is within a host is a round figure"},
@@ -163,7 +161,7 @@ class Survey {
                  {"ranks_per_host", ranks_per_host_},
                  {"hosts", hosts},
                  {"local", {{"gbit_per_s", 100}, {"latency_us", 1}}},
-                 {"nic", {{"gbit_per_s", rounded(to_gbit(fastest()))}, {"latency_us", rounded(latency_us_)}}}};
+                 {"nic", {{"gbit_per_s", rounded(to_gbit(racks_.fastest()))}, {"latency_us", rounded(latency_us_)}}}};
     if (racks_.racks.size() > 1)
       file["rack"] = {{"gbit_per_s", rounded(to_gbit(rack_bytes_per_second_))},
                       {"latency_us", rounded(std::max(rack_latency_us_ - latency_us_, 0.0))}};

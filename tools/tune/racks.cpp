@@ -73,6 +73,22 @@ class Search {
 
 }  // namespace
 
+double Racks::fastest() const {
+  return *std::max_element(bytes_per_second.begin(), bytes_per_second.end());
+}
+
+bool Racks::is_slow(int host) const {
+  return bytes_per_second[static_cast<size_t>(host)] < kAboutAsFast * fastest();
+}
+
+std::vector<std::vector<int>> Racks::fast_hosts() const {
+  auto fast = racks;
+  const auto is_slow_one = [this](int host) { return is_slow(host); };
+  for (std::vector<int>& rack : fast)
+    if (!std::all_of(rack.begin(), rack.end(), is_slow_one)) std::erase_if(rack, is_slow_one);
+  return fast;
+}
+
 Status find_racks(int n_hosts, const Speed& speed, Racks* found) {
   return Search(n_hosts, speed, found).run();
 }

@@ -11,6 +11,12 @@ namespace tutti::tune {
 struct Racks {
   std::vector<std::vector<int>> racks;   // hosts by number, racks in the order of their first hosts
   std::vector<double> bytes_per_second;  // the highest speed of each host to any other
+
+  double fastest() const;
+  bool is_slow(int host) const;
+  // The racks without their slow hosts, if they have others: where bytes pass by a slow host, a rack's cable looks
+  // slow.
+  std::vector<std::vector<int>> fast_hosts() const;
 };
 
 // The share of its speed that one of two equal paths keeps despite other traffic and the machines' load.
