@@ -32,9 +32,11 @@ std::vector<int> members_of(const std::vector<SplitChoice>& choices, int color) 
 }
 
 template <class T>
-Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& mine) {
+Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& mine, RedOp purpose) {
   std::vector<T> all(static_cast<size_t>(comm->n_ranks()));
-  TUTTI_TRY(comm->run(ticket, {Collective::kAllGather, &mine, all.data(), sizeof mine, DataType::kInt8}));
+  Operation operation{Collective::kAllGather, &mine, all.data(), sizeof mine, DataType::kInt8, purpose};
+  operation.caller = caller_or_place(nullptr);
+  TUTTI_TRY(comm->run(ticket, operation));
   return all;
 }
 
@@ -66,12 +68,12 @@ Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector
 // Takes both turns even after an error: later calls on `comm` wait for these tickets.
 Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine, const Deadline& deadline) {
   const int64_t called_ns = now_ns();
-  const auto choices = gather_all(from.comm, from.tickets[0], mine);
+  const auto choices = gather_all(from.comm, from.tickets[0], mine, kGathersForSplit);
   const bool joins = choices && mine.color != TUTTI_SPLIT_NOCOLOR;
   const auto members = joins ? members_of(choices.value(), mine.color) : std::vector<int>();
   Result<UniqueId> made = UniqueId{};
   if (joins && members[0] == from.comm->rank()) made = start_root(from.config.deadline());
-  const auto ids = gather_all(from.comm, from.tickets[1], made ? made.value() : UniqueId{});
+  const auto ids = gather_all(from.comm, from.tickets[1], made ? made.value() : UniqueId{}, kGathersForSplit);
   if (!choices) return choices.error();
   if (!ids) return ids.error();
   if (!made) return made.error();
@@ -190,7 +192,7 @@ bool is_given(const UniqueId& id) {
 
 // Distributes the id that one or more ranks of `comm` were given to all of them.
 Result<UniqueId> agree_on_id(const Use& comm, uint64_t ticket, const UniqueId& mine) {
-  TUTTI_TRY_ASSIGN(const auto ids, gather_all(comm, ticket, mine));
+  TUTTI_TRY_ASSIGN(const auto ids, gather_all(comm, ticket, mine, kGathersForGrowth));
   const auto first = std::find_if(ids.begin(), ids.end(), is_given);
   if (first == ids.end())
     return Error{

@@ -3,6 +3,7 @@
 // thread.
 #pragma once
 
+#include "base/log.h"
 #include "comm/link_pool.h"
 #include "comm/monitor.h"
 #include "exec/wait.h"
@@ -13,7 +14,9 @@ class StallWatch final : public WaitContext {
  public:
   // `at_once`: how many messages go together, if the operation passes any.
   StallWatch(Monitor& monitor, LinkPool& links, const Run& run, Standing::Doing doing, size_t at_once = 0)
-      : monitor_(monitor), links_(links), run_(run), doing_(doing), at_once_(at_once) {}
+      : monitor_(monitor), links_(links), run_(run), doing_(doing), at_once_(at_once) {
+    log_set_thread_rank(monitor.watch().rank());  // the thread may use several communicators
+  }
 
   bool interrupted() override { return monitor_.failed(); }
   Error interruption() override { return monitor_.watch().ending().failure(); }

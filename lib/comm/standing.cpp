@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kSettledNs = 300'000'000;
 constexpr size_t kMostAwaited = 16;
 constexpr size_t kCountBytes = sizeof(int32_t) + 2 * sizeof(uint64_t);
-constexpr size_t kAwaitedBytes = 2 * sizeof(uint8_t) + sizeof(int32_t) + 2 * sizeof(uint64_t);
+constexpr size_t kAwaitedBytes = 3 * sizeof(uint8_t) + sizeof(int32_t) + 2 * sizeof(uint64_t);
 constexpr size_t kMostPlaceText = kMostPlaceBytes + 3;
 constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + sizeof(uint64_t) + 5 * sizeof(uint32_t);
 
@@ -49,10 +49,18 @@ bool call_needs(const Standing& one, int other) {
   return false;
 }
 
-bool waits_for_call(const Standing& one, const Standing& other) {
-  if (other.call.sequence >= one.call.sequence) return false;
-  const auto is_from_it = [&](const AwaitedMessage& a) { return !a.sends && a.peer == other.rank; };
-  return call_needs(one, other.rank) || std::any_of(one.awaited.begin(), one.awaited.end(), is_from_it);
+bool has_left(const Standing& one) {
+  return one.doing == Standing::Doing::kLeft;
+}
+
+Bond wait_for_call(const Standing& one, const Standing& other) {
+  if (other.call.sequence >= one.call.sequence) return Bond::kNone;
+  const auto awaits_it = [&](bool sends) {
+    return std::any_of(one.awaited.begin(), one.awaited.end(),
+                       [&](const AwaitedMessage& a) { return a.sends == sends && a.peer == other.rank; });
+  };
+  if (call_needs(one, other.rank) || awaits_it(false)) return Bond::kCertain;
+  return has_left(other) && awaits_it(true) ? Bond::kSeeming : Bond::kNone;
 }
 
 // The first message that `one` waits for and whose counterpart the other rank has not begun.
@@ -60,23 +68,27 @@ const AwaitedMessage* message_missed(const Standing& one, const Standing& other,
   const auto count = count_with(other, one.rank);
   if (!count) return nullptr;
   const auto found = std::find_if(one.awaited.begin(), one.awaited.end(), [&](const AwaitedMessage& a) {
-    return a.sends == sends && a.peer == other.rank && (sends ? count->received : count->sent) < a.call.sequence;
+    return a.sends == sends && a.peer == other.rank && (!sends || a.has_link || has_left(other)) &&
+           (sends ? count->received : count->sent) < a.call.sequence;
   });
   return found == one.awaited.end() ? nullptr : &*found;
 }
 
 Bond bond(const Standing& one, const Standing& other) {
   if (other.doing == Standing::Doing::kOther) return Bond::kNone;
-  if (one.doing == Standing::Doing::kCalls) return waits_for_call(one, other) ? Bond::kCertain : Bond::kNone;
+  if (one.doing == Standing::Doing::kCalls) return wait_for_call(one, other);
   if (one.doing != Standing::Doing::kPasses) return Bond::kNone;
   if (message_missed(one, other, false) != nullptr) return Bond::kCertain;
-  // A rank that sends to one that has left learns it from the link.
-  const bool may_block = other.doing != Standing::Doing::kLeft && message_missed(one, other, true) != nullptr;
-  return may_block ? Bond::kSeeming : Bond::kNone;
+  return message_missed(one, other, true) != nullptr ? Bond::kSeeming : Bond::kNone;
 }
 
 bool is_settled(const Standing& sender, const Standing& receiver) {
   return sender.heard_ns - (receiver.heard_ns - static_cast<int64_t>(receiver.idle_ns)) >= kSettledNs;
+}
+
+bool is_certain(const Standing& one, const Standing& other) {
+  const Bond found = bond(one, other);
+  return found == Bond::kCertain || (found == Bond::kSeeming && is_settled(one, other));
 }
 
 unsigned long long number(uint64_t value) {
@@ -105,15 +117,14 @@ std::string text_of(const Standing& one, const Standing& other) {
 // Each rank of the path waits for the next one.
 Error deadlock(const std::vector<const Standing*>& path) {
   constexpr size_t kMostNamed = 4;
-  const bool is_left = path.back()->doing == Standing::Doing::kLeft;
   std::string text;
   for (size_t i = 0; i + 1 < path.size() && i < kMostNamed; i++)
     text += (i == 0 ? "" : "; ") + text_of(*path[i], *path[i + 1]);
   if (path.size() - 1 > kMostNamed) text += format("; and so on, %zu ranks in total", path.size() - 1);
-  if (const Standing& left = *path.back(); is_left)
+  if (const Standing& left = *path.back(); has_left(left))
     return {Code::kRemoteError,
-            format("rank %d destroyed its communicator after %llu operations, so what the others wait for will never "
-                   "happen: %s",
+            format("rank %d finalized or destroyed its communicator after %llu operations, so what the others wait "
+                   "for will never happen: %s",
                    left.rank, number(left.call.sequence), text.c_str()),
             left.rank};
   return {Code::kInvalidUsage,
@@ -141,7 +152,7 @@ std::vector<const Standing*> circle(const Standing& mine, const Standings& other
       way.push_back(&mine);
       return way;
     }
-    if (one.doing == Standing::Doing::kLeft) return way_to(&one);
+    if (has_left(one)) return way_to(&one);
     for (const auto& [rank, other] : others)
       if (rank != mine.rank && !before.contains(rank) && holds(one, other)) {
         before[rank] = &one;
@@ -154,17 +165,13 @@ std::vector<const Standing*> circle(const Standing& mine, const Standings& other
 }  // namespace
 
 Verdict judge(const Standing& mine, const Standings& others) {
-  const auto certain = [](const Standing& one, const Standing& other) {
-    const Bond found = bond(one, other);
-    return found == Bond::kCertain || (found == Bond::kSeeming && is_settled(one, other));
-  };
-  if (const auto way = circle(mine, others, certain); !way.empty()) return {deadlock(way), true};
+  if (const auto way = circle(mine, others, is_certain); !way.empty()) return {deadlock(way), true};
   const auto seeming = [](const Standing& one, const Standing& other) { return bond(one, other) != Bond::kNone; };
   return {{}, !circle(mine, others, seeming).empty()};
 }
 
 std::optional<Error> missed(const Standing& one, const Standing& left) {
-  if (left.doing != Standing::Doing::kLeft || bond(one, left) != Bond::kCertain) return {};
+  if (!has_left(left) || !is_certain(one, left)) return {};
   return deadlock({&one, &left});
 }
 
@@ -184,7 +191,7 @@ void Standing::put(ByteWriter& writer, size_t most_bytes) const {
   writer.all(n_awaited, n_blocks, n_counts, shown);
   for (uint32_t i = 0; i < n_awaited; i++) {
     const AwaitedMessage& a = awaited[i];
-    writer.all(a.sends, a.call.dtype, a.peer, a.call.sequence, a.call.count);
+    writer.all(a.sends, a.has_link, a.call.dtype, a.peer, a.call.sequence, a.call.count);
   }
   for (uint32_t i = 0; i < n_blocks; i++) writer.put(blocks[i]);
   auto count = counts.begin();
@@ -201,7 +208,7 @@ std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
   const auto is_rank = [&](int32_t rank) { return rank >= 0 && rank < n_ranks; };
   for (uint32_t i = 0; reader.ok() && i < n_awaited; i++) {
     AwaitedMessage& a = s.awaited.emplace_back();
-    reader.all(a.sends, a.call.dtype, a.peer, a.call.sequence, a.call.count);
+    reader.all(a.sends, a.has_link, a.call.dtype, a.peer, a.call.sequence, a.call.count);
     is_sound = is_sound && is_rank(a.peer) && static_cast<int>(a.call.dtype) < kDataTypes;
   }
   for (uint32_t i = 0; reader.ok() && i < n_blocks; i++) s.blocks.push_back(reader.get<uint64_t>());

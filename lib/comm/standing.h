@@ -25,7 +25,7 @@ namespace tutti {
 // collective, or its messages.
 struct Standing : Account {
   // kOther: something that does not say what it waits for.
-  enum class Doing : uint8_t { kOther, kCalls, kPasses, kLeft };  // a collective; messages; communicator destroyed
+  enum class Doing : uint8_t { kOther, kCalls, kPasses, kLeft };  // a collective; messages; communicator finalized
   struct Count {
     uint64_t sent = 0, received = 0;  // messages that have begun
   };

@@ -19,7 +19,7 @@ namespace tutti {
 
 class TicketLock {
  public:
-  // `begun` and ended: operations, so that a test sees the numbers wrap, which takes days at 4 million per second.
+  // `begun` and ended: operations, so that a test sees the numbers wrap.
   explicit TicketLock(uint64_t begun = 0) : word_(begun * kTicket), turn_(begun * kTicket) {}
   void enter() { word_.fetch_add(kUser); }
   // True for the last user.
@@ -70,7 +70,7 @@ class TicketLock {
   }
 
  private:
-  static constexpr uint64_t kUser = 1, kTicket = uint64_t{1} << 24;
+  static constexpr uint64_t kUser = 1, kTicket = uint64_t{1} << 32;
   static constexpr uintptr_t kNobody = 0, kEverybody = 1;  // no thread has these numbers
   static uint64_t users(uint64_t word) { return word % kTicket; }
   static uint64_t ticket_of(uint64_t word) { return word - users(word); }
@@ -105,8 +105,8 @@ class TicketLock {
     turn_changed_.notify_all();
   }
 
-  // Tickets are multiples of kTicket and wrap around.
-  std::atomic<uint64_t> word_;  // the next ticket, and in the low 24 bits the users
+  // Tickets are multiples of kTicket and wrap around. Each queued operation is a user, and may hold a ticket.
+  std::atomic<uint64_t> word_;  // the next ticket, and in the low 32 bits the users
   std::atomic<uint64_t> turn_;
   std::atomic<uintptr_t> owner_{kNobody};  // changed only in a turn, or at the end
   std::atomic<bool> owner_is_in_{false};   // inside, with no ticket and not counted as a user

@@ -43,6 +43,9 @@ Call from_tag(const TagWords& words) {
 }
 
 std::string to_text(const Call& call) {
+  if (call.collective == Collective::kAllGather && call.op != RedOp::kSum)
+    return format("%s as operation %llu", call.op == kGathersForSplit ? "CommSplit" : "CommGrow",
+                  static_cast<unsigned long long>(call.sequence));
   const CollectiveTraits& what = traits(call.collective);
   std::string text = what.name;
   if (call.blocks != 0) text += "v";

@@ -30,6 +30,10 @@ struct Call {
   bool operator==(const Call&) const = default;
 };
 
+// The operator, which an all-gather has not, of those that the library makes itself: no program's call is taken for
+// one.
+inline constexpr RedOp kGathersForSplit = RedOp::kMax, kGathersForGrowth = RedOp::kMin;
+
 // A call as the 32 bytes of a message's tag, without loss: both calls can be printed, and comparing costs four words.
 using TagWords = std::array<uint64_t, 4>;
 TagWords to_tag(const Call& call);
@@ -40,6 +44,7 @@ struct AwaitedMessage {
   bool sends;
   int32_t peer;
   Call call;
+  bool has_link = true;  // else a sender may only wait for that, which a peer that lives makes
 };
 
 // "AllReduce(count=1024, float, sum) [ring] as operation 7"

@@ -107,12 +107,12 @@ void TraceFile::Unmap::operator()(const TraceMemory* memory) const {
 }
 
 Result<TraceFile> TraceFile::open(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // it may be a pipe
   if (!file) return system_error("open " + path, errno);
   struct stat info {};
   if (fstat(file.get(), &info) != 0) return system_error("stat " + path, errno);
   const Error foreign{Code::kInvalidArgument, path + " is not a flight recorder's file of this version of Tutti"};
-  if (static_cast<size_t>(info.st_size) != sizeof(TraceMemory)) return foreign;
+  if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) != sizeof(TraceMemory)) return foreign;
   void* const memory = mmap(nullptr, sizeof(TraceMemory), PROT_READ, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return system_error("mmap " + path, errno);
   TraceFile opened;

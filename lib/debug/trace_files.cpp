@@ -55,11 +55,18 @@ struct File {
   ProcessId maker;
 };
 
-// Files of all machines that share the folder.
+// In a folder where all may write, others may give their files and pipes any name, and shorten a file that is mapped.
+bool is_own_file(const std::string& path) {
+  struct stat file {};
+  return lstat(path.c_str(), &file) == 0 && S_ISREG(file.st_mode) && file.st_uid == geteuid();
+}
+
+// This user's, of all machines that share the folder.
 std::vector<File> all_files(const std::string& folder) {
   std::vector<File> files;
   for (const std::string& name : entries_of(folder))
-    if (const auto maker = maker_of(name)) files.push_back({folder + "/" + name, *maker});
+    if (const auto maker = maker_of(name); maker && is_own_file(folder + "/" + name))
+      files.push_back({folder + "/" + name, *maker});
   return files;
 }
 

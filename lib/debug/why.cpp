@@ -112,8 +112,10 @@ class Diagnosis {
   std::string cause(int rank) const {
     const RankState how = state_of(rank);
     if (how == RankState::kUnknown)
-      return format("nothing is known here about rank %d: it is on another host, or has destroyed its communicator",
-                    rank);
+      return format(
+          "nothing is known here about rank %d: it is on another host, or has finalized or destroyed its "
+          "communicator",
+          rank);
     const auto& [trace, state, elsewhere, is_remote, silent] = witnesses_.at(rank);
     const std::string where = place_in_order(trace);
     const int pid = trace.process.pid;

@@ -93,8 +93,8 @@ std::string Blockers::text() const {
 std::vector<AwaitedMessage> Blockers::awaited() const {
   std::vector<AwaitedMessage> all;
   for_each([&](Link& link, bool sends, const BoundStep* step) {
-    if (!sends || link.is_made())
-      all.push_back({sends, link.peer(), from_tag(step != nullptr ? call_.tag_of(*step) : last_tag(link))});
+    const TagWords tag = step != nullptr ? call_.tag_of(*step) : last_tag(link);
+    all.push_back({sends, link.peer(), from_tag(tag), link.is_made()});
   });
   return all;
 }

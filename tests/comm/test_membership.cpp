@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "comm/gathers.h"
 #include "comm/ranks.h"
 
 using namespace tutti_test;
@@ -303,8 +304,9 @@ TEST_CASE("a rank that dies or revokes on its way to a new group is named soon, 
   Processes group(3, [splits, dies](int rank, tuttiComm_t comm, Outcome& outcome) {
     if (rank == 1) {
       std::vector<char> mine(128), all(3 * mine.size());
-      if (splits) tuttiAllGather(mine.data(), all.data(), 8, tuttiInt8, comm, nullptr);
-      tuttiAllGather(mine.data(), all.data(), mine.size(), tuttiInt8, comm, nullptr);
+      const tutti::RedOp purpose = splits ? tutti::kGathersForSplit : tutti::kGathersForGrowth;
+      if (splits) gather_for(purpose, mine.data(), all.data(), 8, comm);
+      gather_for(purpose, mine.data(), all.data(), mine.size(), comm);
       usleep(100000);  // until the others have all of its data
       if (dies) raise(SIGKILL);
       tuttiComm_t left = nullptr;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "comm/gathers.h"
 #include "comm/ranks.h"
 
 using namespace tutti_test;
@@ -173,8 +174,8 @@ TEST_CASE("who dies in the middle of a split is lost when the others' split retu
     if (rank == 1) {
       const std::array<char, sizeof(tuttiUniqueId)> nothing{};
       std::array<char, 3 * sizeof(tuttiUniqueId)> all;
-      outcome.take(tuttiAllGather(nothing.data(), all.data(), 2 * sizeof(int32_t), tuttiInt8, comm, nullptr));
-      outcome.take(tuttiAllGather(nothing.data(), all.data(), sizeof(tuttiUniqueId), tuttiInt8, comm, nullptr));
+      for (const size_t bytes : {2 * sizeof(int32_t), sizeof(tuttiUniqueId)})
+        outcome.take(gather_for(tutti::kGathersForSplit, nothing.data(), all.data(), bytes, comm));
       return lost_ranks(comm, 3, outcome), void();
     }
     std::thread death([rank] {

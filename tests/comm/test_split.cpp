@@ -161,6 +161,29 @@ TEST_CASE("splits of one communicator in one group keep the order of calls", "[l
   }));
 }
 
+TEST_CASE("who calls something else than a split or growth is told so, even what the library makes of it") {
+  const bool grows = GENERATE(false, true);
+  const size_t bytes = grows ? sizeof(tuttiUniqueId) : 2 * sizeof(int32_t);
+  const auto outcomes = run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t other = nullptr;
+    const tuttiUniqueId id = new_id();
+    std::vector<char> in(bytes), out(2 * bytes);
+    if (rank == 1)
+      outcome.take(tuttiAllGather(in.data(), out.data(), bytes, tuttiInt8, comm, nullptr));
+    else if (grows)
+      outcome.take(tuttiCommGrow(comm, 3, &id, -1, &other, nullptr));
+    else
+      outcome.take(tuttiCommSplit(comm, 0, 0, &other, nullptr));
+  });
+  const std::string makes = std::string("rank 0 called Comm") + (grows ? "Grow" : "Split") + " as operation 1";
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiInvalidUsage);
+    CHECK(contains(outcome.message, makes));
+    CHECK(contains(outcome.message, "rank 1 called AllGather(count="));
+  }
+}
+
 TEST_CASE("a rank may come to a split later than the limit for creations: that is for the meeting") {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.initTimeoutSeconds = 1;

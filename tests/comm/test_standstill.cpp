@@ -1,6 +1,7 @@
 // Ranks that can never go on because they wait for each other, or for one that has left: all are told, with the calls.
 // Ranks that can go on are left alone, however long they take.
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <random>
@@ -193,9 +194,30 @@ TEST_CASE("who waits for a message from a rank that has left is told") {
     const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
     INFO("rank " << rank << ": " << outcome.message);
     CHECK(outcome.code == tuttiRemoteError);
-    CHECK(
-        contains(outcome.message, "rank " + std::to_string(leaves) + " destroyed its communicator after 1 operations"));
+    CHECK(contains(outcome.message,
+                   "rank " + std::to_string(leaves) + " finalized or destroyed its communicator after 1 operations"));
     CHECK(contains(outcome.message, "rank " + std::to_string(waits) + " called Recv(count=4, int32, peer="));
+  }
+}
+
+TEST_CASE("who sends to a rank that has finalized, and lives on, is told") {
+  const char* const transport = any_transport();
+  const tuttiConfig_t config = config_of(transport);
+  const std::vector<Body> rows(4, broadcasts(kLarge, 1));  // together more than links and kernels buffer
+  const std::vector<std::pair<Body, Body>> parts = {{stays_away, sends(1, 0)},  // for which no link is made any more
+                                                    {receives(1, 1), then({sends(1, 0), sends(kMost, 0)})},
+                                                    {broadcasts(kLarge, 1), then(rows)}};
+  for (const auto& [leaves, waits] : parts) {
+    std::atomic<bool> is_told = false;
+    const auto outcomes = run_threads(2, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+      outcome.take(then({sums(3), rank == 0 ? leaves : waits})(comm));
+      if (rank == 1) is_told = true;
+      if (rank == 0) outcome.take(tuttiCommFinalizeLocal(comm));
+      while (!is_told) usleep(1000);
+    });
+    INFO(transport << ": " << outcomes[1].message);
+    CHECK(outcomes[1].code == tuttiRemoteError);
+    CHECK(contains(outcomes[1].message, "rank 0 finalized or destroyed its communicator after "));
   }
 }
 

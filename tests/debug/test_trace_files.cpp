@@ -1,4 +1,5 @@
 // What happens to abandoned recorder files, and what the files for people say of all operations.
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +56,25 @@ void add(Trace& trace, const Call& call, TracedOperation::State state, int64_t f
 }
 
 }  // namespace
+
+TEST_CASE("what others have put into the folder under a user's name is not looked at") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  be_killed(true);
+  const std::string path = trace_files(folder.path).at(0);
+  REQUIRE(unlink(path.c_str()) == 0);
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  CHECK_FALSE(TraceFile::open(path));  // does not wait until somebody writes
+  CHECK(trace_files(folder.path).empty());
+  sweep_trace_files(folder.path);
+  REQUIRE(unlink(path.c_str()) == 0);
+  std::ofstream(path) << "anything";
+  CHECK(trace_files(folder.path).size() == 1);
+  if (chown(path.c_str(), 65534, 65534) != 0) {
+    WARN("not run as root: no file can be given to another user");
+    return;
+  }
+  CHECK(trace_files(folder.path).empty());
+}
 
 TEST_CASE("what a killed process was in does not stay for more than an hour") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
