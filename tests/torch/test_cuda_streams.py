@@ -1,7 +1,10 @@
 """Operations on CUDA devices and torch's streams, without a GPU: on a made-up one (made_up_gpu.py)."""
+import os
+import signal
 import threading
 import unittest
 import weakref
+from unittest import mock
 
 import prerequisites
 import ranks
@@ -10,6 +13,18 @@ prerequisites.require()
 import torch
 import torch.distributed as dist
 from made_up_gpu import DEVICE, made_up_gpu
+from tutti_torch import TuttiError, lanes, library
+
+
+def joins_then(group, does):
+    """Calls does() when the group joins a device."""
+    join = group._lanes._join
+    return mock.patch.object(group._lanes, "_join", lambda *arguments: (does(), join(*arguments))[1])
+
+
+def after_a_broadcast(group):
+    """From now on a rank ends one like that which precedes the join of a device without waiting for the last rank."""
+    dist.broadcast(torch.ones(lanes._SAID_BYTES, dtype=torch.uint8), 0, group)
 
 
 class CudaStreams(unittest.TestCase):
@@ -108,6 +123,54 @@ class CudaStreams(unittest.TestCase):
         tensor = torch.ones(2)
         dist.all_reduce(tensor)
         self.assertEqual(tensor.tolist(), [2, 2])
+
+    @ranks.on(2)
+    def test_join_of_a_device_whose_group_is_aborted(self, rank, n):
+        """By another thread, while rank 1 does not come to the device."""
+        group, store = dist.new_group(), dist.distributed_c10d._get_default_store()
+        after_a_broadcast(group)
+        if rank == 0:
+            aborting = threading.Thread(target=group.abort)
+            with made_up_gpu(), joins_then(group, aborting.start), self.assertRaisesRegex(TuttiError, "destroyed"):
+                dist.all_reduce(torch.ones(2), group=group)
+            aborting.join()
+            store.set("aborted", "")
+        store.wait(["aborted"])
+
+    @ranks.on(2)
+    def test_join_of_a_device_that_rank_0_cannot_offer(self, rank, n):
+        """All ranks are told why, and the group still works."""
+        error = TuttiError("no port is free", library.INVALID_USAGE)
+        with made_up_gpu() as cuda:
+            refused = mock.patch.object(lanes, "make_id", side_effect=error)
+            with refused, self.assertRaisesRegex(TuttiError, "rank 0 .*cuda:0: no port is free$") as caught:
+                dist.all_reduce(torch.ones(2))
+            self.assertEqual(caught.exception.code, library.INVALID_USAGE)
+            tensor = torch.ones(2)
+            dist.all_reduce(tensor)
+            cuda.now.synchronize()
+            self.assertEqual(tensor.tolist(), [2, 2])
+
+    def test_join_of_a_device_that_one_rank_never_comes_to(self):
+        """It died, or calls an operation in host memory instead."""
+
+        def body(rank, n, path):
+            ranks.init(prerequisites.BACKEND, path, rank, n)
+            after_a_broadcast(dist.group.WORLD)
+            group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+            if rank == 2:
+                store.wait(["joins0", "joins1"])
+                if dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                with self.assertRaisesRegex(TuttiError, "Barrier"):
+                    dist.barrier()
+                return
+            joins = joins_then(group, lambda: store.set(f"joins{rank}", ""))
+            with made_up_gpu(), joins, self.assertRaisesRegex(TuttiError, "rank 2 .*died" if dies else "Barrier"):
+                dist.all_reduce(torch.ones(2))
+
+        for dies in (True, False):
+            ranks.run(body, 3, joined=False, dies=2 if dies else None)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,10 @@ class Communicator:
         code = self._state()
         return None if code in (library.SUCCESS, library.IN_PROGRESS) else self.error(code)
 
+    def broken(self) -> TuttiError | None:
+        """async_error(); raises if the communicator was destroyed or aborted."""
+        return self.async_error() if self.handle else None
+
     def lost_ranks(self, size: int) -> list[int]:
         """The ranks of this group that have died, as far as this rank knows, in the order in which it learned of them."""
         ranks, count = (ctypes.c_int * size)(), ctypes.c_int()

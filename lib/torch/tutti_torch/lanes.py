@@ -21,12 +21,16 @@ from . import library
 from .communicator import Communicator
 from .errors import TuttiError, check, error_of
 from .places import called
+from .rendezvous import make_id
 from .tensors import check_dense
 from .work import NO_TIMEOUT, TuttiWork
 
 Stream = Optional[int]
 Issue = Callable[[int, Stream], None]
 Finish = Optional[Callable[[], None]]
+Broken = Callable[[], Optional[BaseException]]
+# Rank 0's message to those that join a device: a tuttiResult_t, and the id or why there is none.
+_SAID_BYTES = 1024
 
 
 class Lane:
@@ -188,8 +192,8 @@ class CudaLane(Lane):
 class Lanes:
     """A group's lanes: one for host memory, and one for each CUDA device that tensors come from."""
 
-    def __init__(self, host: HostLane, rank: int, join: Callable[[bytes, int], Communicator]) -> None:
-        """join(id, device) makes the communicator for a device."""
+    def __init__(self, host: HostLane, rank: int, join: Callable[[bytes, int, Broken], Communicator]) -> None:
+        """join(id, device, broken) makes the communicator for a device."""
         self.host = host
         self._rank, self._join = rank, join
         self._devices: dict[int, CudaLane] = {}
@@ -214,15 +218,21 @@ class Lanes:
 
     def _make(self, device: torch.device) -> CudaLane:
         """Collective: all ranks come here with the same operation, the first one on a device."""
+        host = self.host.communicator
+        said = ctypes.create_string_buffer(_SAID_BYTES)
+        if self._rank == 0:
+            try:
+                said.raw = bytes([library.SUCCESS]) + make_id()
+            except TuttiError as error:  # the other ranks wait for the id
+                said.raw = bytes([error.code]) + str(error).encode()[: _SAID_BYTES - 1]
         api = library.load()
-        unique = library.UniqueId()
-        made = api.tuttiGetUniqueId(ctypes.byref(unique)) if self._rank == 0 else library.SUCCESS
-        # Even after an error: the other ranks wait for the id, and one of zeros is refused.
-        comm = self.host.communicator.handle
-        sent = api.tuttiBcast(ctypes.addressof(unique), library.UNIQUE_ID_BYTES, library.UINT8, 0, comm, None)
-        self.host.check(made)
-        self.host.check(sent)
-        return CudaLane(self._join(bytes(unique), device.index), device)
+        host.check(api.tuttiBcast(ctypes.addressof(said), _SAID_BYTES, library.UINT8, 0, host.handle, None))
+        code, answer = said.raw[0], said.raw[1:]
+        if code != library.SUCCESS:
+            why = answer.rstrip(b"\0").decode(errors="replace")
+            raise TuttiError(f"rank 0 could not make a communicator for {device}: {why}{host.label}", code)
+        # A rank that never comes here, because it died or called something else, shows only in the host's communicator.
+        return CudaLane(self._join(answer[: library.UNIQUE_ID_BYTES], device.index, host.broken), device)
 
     def close(self) -> None:
         for lane in [*self._devices.values(), self.host]:

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from .devices import Sorting, devices_of_creation, is_recorded, make_others, reg
 from .errors import TuttiError
 from .exchanges import Exchanges
 from .group_base import DEVICES, one
-from .lanes import HostLane, Lanes
+from .lanes import Broken, HostLane, Lanes
 from .monitored_barrier import monitored_barrier
 from .places import place, set_place
 from .point_to_point import Channels, Receive
@@ -65,9 +65,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         # The limit for each message, since channels have none.
         self._message_limit = _named_limit(op_s, "TUTTI_OP_TIMEOUT", timeout)
 
-        def join(
-            unique: bytes, device: int | None, broken: Callable[[], BaseException | None] = lambda: None
-        ) -> Communicator:
+        def join(unique: bytes, device: int | None, broken: Broken) -> Communicator:
             options = library.config(init_s, op_s, deterministic, device)
             return Communicator(unique, rank, size, options, label, broken)
 
@@ -89,12 +87,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
         self._store, self._own_store, self._label = store, own_store, label
         self._global_ranks = list(global_ranks) or list(range(size))
-
-        def broken() -> BaseException | None:
-            """Why no more messages can come, if so; raises if the communicator was destroyed or aborted."""
-            return communicator.async_error() if communicator.handle else None
-
-        self._channels = Channels(own_store, rank, init_s, label, broken)
+        self._channels = Channels(own_store, rank, init_s, label, communicator.broken)
         self._barriers = itertools.count()
 
     # ---- what c10d asks of a group ----
