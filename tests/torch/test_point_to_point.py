@@ -134,11 +134,30 @@ class PointToPoint(unittest.TestCase):
         gone = weakref.ref(tensor)
         dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
         del tensor
-        for _ in range(3000):  # the sending thread may not have finished
-            if gone() is None:
+        self.expect_gone([gone])
+
+    def expect_gone(self, tensors):
+        for _ in range(3000):  # a channel's thread may not have finished
+            if all(tensor() is None for tensor in tensors):
                 break
             time.sleep(0.01)
-        self.assertIsNone(gone())
+        self.assertEqual([tensor() for tensor in tensors], [None] * len(tensors))
+
+    @ranks.on(3)
+    def test_memory_of_receives_from_anybody(self, rank, n):
+        """They were posted for rank 2 as well, which sends once and then stays silent."""
+        if rank == 0:
+            seen = []
+            for _ in range(12):
+                tensor = torch.zeros(1000)
+                seen.append(weakref.ref(tensor))
+                dist.recv(tensor)
+                del tensor
+            self.expect_gone(seen)
+        else:
+            for _ in range(11 if rank == 1 else 1):
+                dist.send(torch.ones(1000), 0)
+        dist.barrier()
 
     @ranks.on(2)
     def test_in_inference_mode(self, rank, n):

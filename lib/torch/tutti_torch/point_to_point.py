@@ -55,12 +55,19 @@ class Receive:
         self.tensor, self.buffer, self.tag, self.work, self.place = tensor, buffer, tag, work, place
         self._guard = threading.Lock()
         self.is_taken = False
+        self.inboxes: list[Inbox] = []
 
     def take(self) -> bool:
         """Takes a message; true only for the first one offered."""
         with self._guard:
             taken, self.is_taken = self.is_taken, True
         return not taken
+
+    def complete(self, error: Optional[BaseException], source: int = -1) -> None:
+        """Called once, by who has taken it. The other inboxes may get no message, or no receive, ever again."""
+        for inbox in self.inboxes:
+            inbox.drop(self)
+        self.work.complete(error, source)
 
     def finish(self, source: int, arrived_bytes: int) -> None:
         expected = _bytes_of(self.buffer)
@@ -75,7 +82,7 @@ class Receive:
                     torch.cuda.current_stream(self.tensor.device).synchronize()
         except BaseException as raised:  # noqa: BLE001  # the waiting caller gets it
             error = raised
-        self.work.complete(error, source)
+        self.complete(error, source)
 
 
 class _Channel:
@@ -172,17 +179,24 @@ class Inbox(_Channel):
             kept = next((message for message in arrived if message[0] == receive.tag), None)
             error = self.error
             if error is None and kept is None:
-                self._posted.append(receive)
-                self._changed.notify()
+                if not receive.is_taken:
+                    self._posted.append(receive)
+                    self._changed.notify()
                 return
             if not receive.take():
                 return
             if kept is not None:
                 self._kept.remove(kept)
         if kept is None:
-            receive.work.complete(error)
+            receive.complete(error)
             return
         self._bring(kept[1], receive)
+
+    def drop(self, receive: Receive) -> None:
+        """Forgets a receive that has been taken."""
+        with self._changed:
+            if receive in self._posted:
+                self._posted.remove(receive)
 
     def _bring(self, data: torch.Tensor, receive: Receive) -> None:
         if _bytes_of(receive.buffer) == data.numel():
@@ -237,7 +251,7 @@ class Inbox(_Channel):
             receive_into(data)
         except BaseException as error:
             if wanted is not None:
-                wanted.work.complete(error, self.peer)
+                wanted.complete(error, self.peer)
             raise
         if wanted is not None:
             wanted.finish(self.peer, size)
@@ -256,7 +270,7 @@ class Inbox(_Channel):
             posted, self._posted = self._posted, []
         for receive in posted:
             if receive.take():
-                receive.work.complete(error, self.peer)
+                receive.complete(error, self.peer)
 
 
 class Channels:
@@ -290,8 +304,9 @@ class Channels:
             for peer in peers:
                 if peer not in self._in:
                     self._in[peer] = Inbox(self, peer)
-        for peer in peers:
-            self._in[peer].post(receive)
+        receive.inboxes = [self._in[peer] for peer in peers]
+        for inbox in receive.inboxes:
+            inbox.post(receive)
 
     def close(self, limit: timedelta) -> None:
         """Sends what is still queued; receives that still wait get an error."""
