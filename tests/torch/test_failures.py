@@ -7,6 +7,7 @@ import sys
 import time
 import unittest
 from datetime import timedelta
+from unittest import mock
 
 import prerequisites
 import ranks
@@ -217,20 +218,6 @@ class Failures(unittest.TestCase):
 
         self.run_ranks(2, body)
 
-    def test_monitored_barrier(self):
-        def body(rank, n):
-            dist.monitored_barrier()
-            if rank in (0, 1):
-                with self.assertRaisesRegex(tutti_torch.TuttiError, "Ranks 2, 3 failed to pass monitoredBarrier"):
-                    dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
-            # The group still works.
-            tensor = torch.ones(1)
-            dist.all_reduce(tensor)
-            self.assertEqual(tensor.item(), n)
-            dist.destroy_process_group()
-
-        self.run_ranks(4, body)
-
     def test_subgroup_names_ranks_of_the_job(self):
         def body(rank, n):
             group = dist.new_group([1, 2])
@@ -349,7 +336,6 @@ dist.destroy_process_group()
 
     def test_ends_in_the_order_of_creation(self):
         """On all ranks, or they would wait for each other."""
-        from unittest import mock
         from tutti_torch import communicator
 
         def body(rank, n):
@@ -364,7 +350,6 @@ dist.destroy_process_group()
 
     def test_channels_end_in_one_order(self):
         """Either channel of the pair."""
-        from unittest import mock
         from tutti_torch import communicator
 
         def body(rank, n):
@@ -399,42 +384,6 @@ dist.destroy_process_group()
             dist.destroy_process_group()
 
         self.run_ranks(2, body, dies=1)
-
-    def test_monitored_barrier_without_a_store(self):
-        from unittest import mock
-        from tutti_torch.monitored_barrier import monitored_barrier
-
-        store = mock.Mock()
-        store.check.side_effect = RuntimeError("the connection was reset")
-        with self.assertRaises(tutti_torch.TuttiError) as caught:
-            monitored_barrier(store, 1, 2, 0, timedelta(seconds=60), False)
-        self.assertIn("reset", str(caught.exception.__cause__))
-
-    def test_monitored_barrier_beside_messages(self):
-        """Rank 1 comes once its message is there. The channel for the message is made through the store, whose one
-        connection (TCPStore's; torchrun provides it) is blocked for all threads while one of them waits in it."""
-
-        def body(rank, n, path):
-            files = dist.FileStore(path, n)
-            if rank == 0:
-                store = dist.TCPStore("localhost", 0, n, True, wait_for_workers=False)
-                files.set("port", str(store.port))
-            else:
-                store = dist.TCPStore("localhost", int(files.get("port")), n, False, wait_for_workers=False)
-            dist.init_process_group("tutti", store=store, rank=rank, world_size=n, timeout=timedelta(seconds=60))
-            tensor = torch.ones(3)
-            if rank == 0:
-                work = dist.irecv(tensor, 1)
-                dist.monitored_barrier(timeout=timedelta(seconds=20))
-                work.wait()
-                self.assertEqual(tensor.tolist(), [2, 2, 2])
-            else:
-                time.sleep(1)  # until rank 0 waits
-                dist.send(2 * tensor, 0)
-                dist.monitored_barrier(timeout=timedelta(seconds=20))
-            dist.destroy_process_group()
-
-        ranks.run(body, 2, joined=False)
 
     def test_message_that_never_comes(self):
         def body(rank, n):

@@ -193,10 +193,12 @@ class TuttiProcessGroup(Reductions, Exchanges):
         return made
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names the ranks that did not come within `timeout`; the group stays usable."""
+        """A barrier whose error names the ranks that died or did not come within `timeout`; with late ranks the group
+        stays usable."""
         limit = self._timeout if timeout is None else timeout
         self._communicator.handle  # noqa: B018  # raises when the group was destroyed
-        monitored_barrier(self._own_store, self._rank, self._size, next(self._barriers), limit, wait_all_ranks)
+        lost = functools.partial(self._communicator.lost_ranks, self._size)
+        monitored_barrier(self._own_store, self._rank, self._size, next(self._barriers), limit, wait_all_ranks, lost)
 
     def lost_ranks(self) -> list[int]:
         """The ranks of this group whose processes died, as far as is known here (tuttiCommLostRanks). Does not block."""
