@@ -88,6 +88,22 @@ class MonitoredBarrier(unittest.TestCase):
             monitored_barrier(store, 1, 2, 0, timedelta(seconds=60), False, lambda: [])
         self.assertIn("reset", str(caught.exception.__cause__))
 
+    def test_leaves_one_key(self):
+        """However often it was called."""
+        store = dist.HashStore()
+
+        def body(rank):
+            for number in range(5):
+                monitored_barrier(store, rank, 3, number, timedelta(seconds=60), False, lambda: [])
+
+        others = [threading.Thread(target=body, args=(rank,)) for rank in (1, 2)]
+        for other in others:
+            other.start()
+        body(0)
+        for other in others:
+            other.join()
+        self.assertEqual(store.num_keys(), 1)
+
     def test_beside_messages(self):
         """Rank 1 comes once its message is there. The channel for the message is made through the store, whose one
         connection (TCPStore's; torchrun provides it) is blocked for all threads while one of them waits in it."""

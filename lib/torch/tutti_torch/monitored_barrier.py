@@ -64,6 +64,7 @@ def monitored_barrier(
         if not wait_all_ranks:
             break
     if not absent:
+        store.delete_key(f"tutti/monitored/{number - 1}/out")  # all have read it
         store.set(f"{key}/out", "ok")
         return
     dead = [peer for peer in absent if peer in lost()]
