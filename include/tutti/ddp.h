@@ -37,8 +37,9 @@
  * Errors. A mistake of one rank (a gradient that is never marked, or marked twice, ...) ends tuttiDdpWait,
  * tuttiDdpCreate or tuttiDdpJoin on all ranks with the same sentence, which names the rank and the parameter; the
  * communicator stays usable and the next step can begin. Errors that break the communicator (tuttiRemoteError,
- * tuttiTimeout, tuttiSystemError) are returned by all further calls: destroy the handle and create a new one on a
- * communicator of the ranks that are left. tuttiDdpGetLastError() has the sentence. */
+ * tuttiTimeout, tuttiSystemError) end the step, and are returned by all further calls that begin, mark or end one:
+ * destroy the handle and create a new one on a communicator of the ranks that are left. tuttiDdpGetLastError() has the
+ * sentence. */
 #ifndef TUTTI_DDP_H_
 #define TUTTI_DDP_H_
 

@@ -152,8 +152,10 @@ Status Reducer::mark(size_t index, Mark kind) {
   if (index >= replica_.params.size())
     return invalid_argument(text("index=%zu; there are %zu parameters", index, replica_.params.size()));
   const std::lock_guard lock(mutex_);
-  if (phase_ == Phase::kIdle)
+  if (phase_ == Phase::kIdle) {
+    if (Status s = check_communicators(); !s) return s;  // why there is none
     return invalid_usage(replica_.name(index) + " was marked, but no step is under way; tuttiDdpBegin begins one");
+  }
   if (phase_ == Phase::kAccumulating) {
     if (kind == Mark::kReady) marks_.accumulate(index);
     return graph_.check(replica_, index, kind);
@@ -218,7 +220,10 @@ void Reducer::note_all(Status (Device::*does)()) {
 Status Reducer::wait() {
   {
     const std::lock_guard lock(mutex_);
-    if (phase_ == Phase::kIdle) return invalid_usage("there is no step to wait for; tuttiDdpBegin begins one");
+    if (phase_ == Phase::kIdle) {
+      if (Status s = check_communicators(); !s) return s;
+      return invalid_usage("there is no step to wait for; tuttiDdpBegin begins one");
+    }
     if (phase_ == Phase::kAccumulating) {
       phase_ = Phase::kIdle;
       return {};

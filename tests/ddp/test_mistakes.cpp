@@ -447,6 +447,10 @@ TEST_CASE("a killed rank ends the others' step with its name") {
     Outcome again;
     model.step(rank, 0, again);
     outcome.wrong += again.code != outcome.code;
+    outcome.wrong += tuttiDdpMarkReady(model.ddp, 0) != outcome.code;
+    outcome.wrong += !contains(tuttiDdpGetLastError(), "rank 1");
+    outcome.wrong += tuttiDdpWait(model.ddp) != outcome.code;
+    outcome.wrong += !contains(tuttiDdpGetLastError(), "rank 1");
     outcome.wrong += tuttiDdpDestroy(model.ddp) != tuttiSuccess;
   });
   check_survivors(ranks.wait());
