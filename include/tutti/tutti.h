@@ -309,10 +309,10 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
 
 /* Explains how `comm` would carry out a collective at present, and why: for each algorithm that gives the promised
  * result the predicted time; what is forced; what is known of the group; the prices and where they come from; what the
- * links are. `collective` is the name of one of the functions below ("tuttiAllReduce"), called with `count`, `datatype`
- * and `op` (ignored if the collective has none). The English text for people goes to `text`, which has room for *bytes
- * bytes; it is cut where the room ends, and ends with a zero byte. *bytes becomes the size of the whole text with that
- * byte; with *bytes 0 `text` may be NULL. Not collective; waits for the operations called on `comm` before; any thread.
+ * links are. `collective` is the name of a function below without v or Quantized ("tuttiAllReduce"), called with
+ * `count`, `datatype` and `op` (ignored if the collective has none). The English text for people goes to `text`, which
+ * has room for *bytes bytes; it is cut where the room ends, and ends with a zero byte. *bytes becomes the size of the
+ * whole text with that byte; with *bytes 0 `text` may be NULL. Not collective; waits for earlier calls; any thread.
  *
  * The prediction is a sum of hops, messages, bytes moved and bytes added up, each at a price (after Hockney, "The
  * communication challenge for MPP", 1994, and Thakur, Rabenseifner, Gropp, "Optimization of collective communication

@@ -149,7 +149,8 @@ typedef struct {
                              another process), whatever addresses and connections these have; one for each connection
                              of the group and each address at which it listens; and those for wake-ups */
   size_t threads;         /* watching threads: 1, shared by all groups of the process (it has two descriptors);
-                             streams have their own */
+                             streams have their own, and so has each communicator that writes TUTTI_METRICS_FILE or
+                             looks for late ranks (TUTTI_LOG=info, on the first rank of each host) */
 } tuttiCommMemStats_t;
 
 #define TUTTI_COMM_MEM_STATS_INITIALIZER \

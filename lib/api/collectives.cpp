@@ -104,6 +104,7 @@ constexpr const char* kPrefix = "tutti";
 // Finds a collective by its function's name.
 Result<Collective> find_collective(const char* name) {
   if (name == nullptr) return invalid_argument("collective is NULL");
+  if (strcasecmp(name, "tuttiBcast") == 0) return Collective::kBroadcast;
   for (int i = 0; i < kCollectives; i++) {
     const auto collective = static_cast<Collective>(i);
     if (collective == Collective::kNone || collective == Collective::kSendRecv || collective == Collective::kFinalize ||

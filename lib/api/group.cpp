@@ -47,6 +47,11 @@ Group& group_of_thread() {
 }
 constinit thread_local int t_group_depth = 0;
 
+// Takes back what a thread that ends has left open: all others' calls would look for it for ever.
+struct OpenGroups {
+  ~OpenGroups() { g_open_groups.fetch_sub(std::exchange(t_group_depth, 0), std::memory_order_relaxed); }
+};
+
 // Fuses all messages of one communicator and stream into one operation, at the place of the first: so their order does
 // not matter, and a rank may send and receive in another order than its peers.
 std::vector<Pending> fuse_messages(std::vector<Pending> operations) {
@@ -306,6 +311,7 @@ bool is_in_group() {
 }
 
 void open_group() {
+  (void)own_of_thread<OpenGroups>();
   g_open_groups.fetch_add(1, std::memory_order_relaxed);
   t_group_depth++;
 }

@@ -46,6 +46,7 @@ void TicketLock::wait_for(uint64_t ticket) {
 void TicketLock::wait_until_left() {
   if (other_thread_owns()) take_from_owner();
   for (uint64_t word = word_.load(); users(word) != 0; word = word_.load()) word_.wait(word);
+  owner_.store(kNobody);  // a handle's next communicator may have another one
 }
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 // Point-to-point operations, and groups of calls.
 #include <numeric>
 
+#include "api/group.h"
 #include "comm/ranks.h"
 
 using namespace tutti_test;
@@ -29,6 +30,15 @@ TEST_CASE("messages arrive whole and in order, of every size") {
       }
     }
   }));
+}
+
+TEST_CASE("a thread that ends within a group leaves none open") {
+  REQUIRE_FALSE(tutti::api::a_group_is_open());
+  std::thread([] {
+    tuttiGroupStart();
+    tuttiGroupStart();
+  }).join();
+  CHECK_FALSE(tutti::api::a_group_is_open());
 }
 
 TEST_CASE("a small message may be sent before its receive is called, with collectives in between") {

@@ -69,6 +69,13 @@ TEST_CASE("the first thread to use a ticket lock becomes its owner, and stays it
   CHECK(room.ticket_lock.enter_alone() == TicketLock::Entry::kWithTicket);
   room.ticket_lock.leave_alone(TicketLock::Entry::kWithTicket);
   CHECK(room.ticket_lock.is_idle());
+  room.ticket_lock.wait_until_left();  // a new communicator, which may have another owner
+  auto again = TicketLock::Entry::kNone;
+  std::thread([&] {
+    if (room.use_alone()) again = room.ticket_lock.enter_alone();
+    room.ticket_lock.leave_alone(again);
+  }).join();
+  CHECK(again == entry);
 }
 
 TEST_CASE("a ticket lock goes on when its numbers wrap around", "[comm]") {
