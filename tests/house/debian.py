@@ -2,9 +2,11 @@
 the project's version. tools/make-deb builds and tries them."""
 import fnmatch
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import tree
@@ -30,6 +32,17 @@ def as_packaged(path, prefix):
     return re.sub(rf"^{prefix}/", "usr/", path)
 
 
+def left_behind():
+    """What trying no packages at all leaves, which fails once the copy of the system is there."""
+    with tempfile.TemporaryDirectory() as name:
+        packages, scratch = Path(name, "packages"), Path(name, "scratch")
+        packages.mkdir()
+        scratch.mkdir()
+        subprocess.run([tree.ROOT / "tools/lib/try_deb.sh", packages], env={**os.environ, "TMPDIR": str(scratch)}, check=False,
+                       stderr=subprocess.DEVNULL)
+        return [f"tools/lib/try_deb.sh leaves {path.name} in TMPDIR" for path in scratch.iterdir()]
+
+
 def main():
     build, meson = sys.argv[1:]
 
@@ -52,6 +65,7 @@ def main():
         wrong.append(f"tools/debian/changelog begins with {first!r}, but the version is {version}")
     control = set(re.findall(r"^Package: (.*)", (DEBIAN / "control").read_text(encoding="utf-8"), re.M))
     wrong += [f"tools/debian/control has no package {package}" for package in patterns() if package not in control]
+    wrong += left_behind()
     print(f"{len(installed)} files in {len(control)} packages")
     print("\n".join(wrong))
     sys.exit(bool(wrong))

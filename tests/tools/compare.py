@@ -335,6 +335,14 @@ def test_contenders(tool):
           "9 interleaved repetitions; peers in the tuning that was fastest in 3 before" in said, said)
 
 
+def test_unreadable(scratch):
+    """A result that is not there, or is none, is an error that names it."""
+    (scratch / "odd.json").write_text("odd", encoding="utf-8")
+    for name in ("missing.json", "odd.json"):
+        said = run([ROOT / "tools/compare", "--from", scratch / name], 1).stderr
+        check(f"{name} is named", said.startswith(f"--from {scratch / name} cannot be read") and said.count("\n") == 1, said)
+
+
 def test_confirmed(folder, scratch):
     result = compare(folder, scratch, "--only", "tutti,floor", "--sizes", "8", "--reused", "--no-limits", "--confirm", "2",
                      "--cpus", "any")
@@ -436,6 +444,7 @@ def main():
         tool = load_tool()
         test_contenders(tool)
         test_missing(tool, scratch)
+        test_unreadable(scratch)
         with concurrent.futures.ThreadPoolExecutor() as builders:
             waiting = [builders.submit(build.build, library, folder) for library in ("tutti", "floor")]
             test_driver(scratch)

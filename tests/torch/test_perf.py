@@ -38,6 +38,9 @@ class Perf(unittest.TestCase):
         for wrong in (["-b", "0"], ["-f", "1"], ["--repeats", "0"]):
             done = subprocess.run([sys.executable, str(PROGRAM), *wrong], capture_output=True, text=True, timeout=200, check=False)
             self.assertEqual((done.returncode, "at least" in done.stderr), (2, True), done.stderr)
+        for wrong in ("", "8x"):
+            done = subprocess.run([sys.executable, str(PROGRAM), "-b", wrong], capture_output=True, text=True, timeout=200, check=False)
+            self.assertEqual((done.returncode, f"size_of value: '{wrong}'" in done.stderr), (2, True), done.stderr)
 
     def test_what_does_nothing_is_wrong(self):
         import torch

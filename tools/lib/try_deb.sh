@@ -3,9 +3,14 @@
 # layer over its root directory, in a mount namespace. Needs root.
 set -euo pipefail
 tree=$(realpath "$(dirname "$0")/../..")
-if [ "${2:-}" != inside ]; then exec unshare --mount --propagation private "$0" "$1" inside; fi
+if [ "${2:-}" != inside ]; then
+  copy=$(mktemp -d)
+  trap 'rmdir "$copy"' EXIT
+  unshare --mount --propagation private "$0" "$1" inside "$copy"
+  exit
+fi
 
-copy=$(mktemp -d)
+copy=$3
 mount -t tmpfs none "$copy"
 mkdir "$copy/upper" "$copy/work" "$copy/top"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" "$copy/top"

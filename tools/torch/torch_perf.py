@@ -23,7 +23,7 @@ OPERATIONS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter
 
 def size_of(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    return int(text[:-1]) * units[text[-1].upper()] if text[-1].upper() in units else int(text)
+    return int(text[:-1]) * units[text[-1].upper()] if text[-1:].upper() in units else int(text)
 
 
 def arguments() -> argparse.Namespace:
