@@ -30,6 +30,11 @@ for strange in "11 g++" "14 g++" "12.0.1 clang version" "19.1.7 Debian clang ver
   CXX=$scratch/c++ compiler_is_known && fail "$strange is known"
 done
 
+CXX='env c++' CC='env cc' package_is_there g++ || fail "a compiler behind another program is not there"
+CXX='env c++' has_header cstddef || fail "a compiler behind another program finds no header"
+compiler 12 g++
+CXX="env $scratch/c++" compiler_is_known || fail "g++ behind another program is not known"
+
 # A fake apt that has one package.
 printf '#!/bin/sh\n[ "$1 $2" = "show offered" ]\n' >"$scratch/apt-cache"
 printf '#!/bin/sh\n' >"$scratch/apt-get"

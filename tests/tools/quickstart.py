@@ -2,6 +2,7 @@
 
 quickstart.py BUILD_FOLDER
 """
+import os
 import pathlib
 import re
 import shutil
@@ -28,7 +29,32 @@ def built_by(folder, names):
     return sorted(path for path in paths | aliases if re.fullmatch(KINDS, path))
 
 
+def configured(ninja_file):
+    """How a build folder with this build.ninja, or none, is configured; Meson only notes what it is told."""
+    with tempfile.TemporaryDirectory() as name:
+        tree, said = pathlib.Path(name, "tree"), pathlib.Path(name, "said")
+        shutil.copytree(ROOT / "tools", tree / "tools")
+        (tree / "build").mkdir()
+        if ninja_file is not None:
+            (tree / "build/build.ninja").write_text(ninja_file, encoding="utf-8")
+        meson = tree / "meson"
+        meson.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo 1.0.1 || echo $* >>{said}\n[ $1 != compile ]\n", encoding="utf-8")
+        meson.chmod(0o755)
+        subprocess.run([tree / "tools/quickstart"], env={**os.environ, "PATH": f"{tree}:{os.environ['PATH']}"}, check=False)
+        return said.read_text(encoding="utf-8").splitlines()[:-1]
+
+
+def check_configuring():
+    for ninja_file, wanted in ((None, ["setup build --buildtype=release -Dtools=enabled"]),
+                               ("build libtutti.so.0: ...", ["setup --reconfigure build -Dtools=enabled"]),
+                               ("build tools/perf/all_reduce_perf: ...", [])):
+        told = configured(ninja_file)
+        if told != wanted:
+            sys.exit(f"with {ninja_file!r} in build.ninja Meson is told {told}, not {wanted}")
+
+
 def main():
+    check_configuring()
     folder = pathlib.Path(sys.argv[1]).resolve()
     script = (ROOT / "tools/quickstart").read_text(encoding="utf-8")
     names = re.search(r"meson compile -C build (.*)", script)[1].split()

@@ -29,7 +29,9 @@ stage() {
 
 has_command() { command -v "$1" >/dev/null 2>&1; }
 has_library() { pkg-config --exists "$1" 2>/dev/null; }
-has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
+# Such as "ccache g++".
+cxx() { ${CXX:-c++} "$@"; }
+has_header() { printf '#include <%s>\n' "$1" | cxx -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
 # The command may belong to another package, without the headers.
 compiles_mpi() { printf '#include <mpi.h>\n' | "$1" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
 has_module() { python3 -c "import $1" 2>/dev/null || /usr/bin/python3 -c "import $1" 2>/dev/null; }
@@ -41,8 +43,9 @@ has_meson() {
 
 # For a package of Debian and Ubuntu: whether what it provides is there, from any source.
 package_is_there() {
+  local cxx=${CXX:-c++} cc=${CC:-cc}
   case $1 in
-    g++) has_command "${CXX:-c++}" && has_command "${CC:-cc}" ;;
+    g++) has_command "${cxx%% *}" && has_command "${cc%% *}" ;;
     meson) has_meson ;;
     ninja-build) has_command ninja ;;
     pkg-config) has_command pkg-config ;;
@@ -80,10 +83,10 @@ missing_packages() {
 
 # Compilers for which the tree has no warnings. Another one may warn of more, which must not be a user's failure.
 compiler_is_known() {
-  local compiler=${CXX:-c++} major
-  major=$("$compiler" -dumpversion) || return 1
+  local major
+  major=$(cxx -dumpversion) || return 1
   major=${major%%.*}
-  if "$compiler" --version | grep -q clang; then
+  if cxx --version | grep -q clang; then
     [ "$major" = 14 ]
   else
     [ "$major" = 12 ]
