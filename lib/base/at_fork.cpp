@@ -97,6 +97,14 @@ void enter_socket(int fd) {
   g_end = std::max(g_end, number + 1);
 }
 
+int above_streams(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int above = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (above < 0) return fd;  // better there than nowhere
+  ::close(fd);
+  return above;
+}
+
 void close_descriptor(int fd) {
   const auto number = static_cast<size_t>(fd);
   std::unique_lock lock(sockets_mutex());

@@ -19,6 +19,8 @@ namespace tutti {
 std::mutex& sockets_mutex();
 // Call it with that mutex held. Sockets whose numbers are beyond the table's end stay open in children.
 void enter_socket(int fd);
+// A descriptor that was just opened, with another number if it has one of stdin, stdout or stderr, which were closed.
+int above_streams(int fd);
 // Closes a descriptor, which may be a socket that was entered.
 void close_descriptor(int fd);
 

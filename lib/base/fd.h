@@ -1,4 +1,5 @@
-// A file descriptor that closes itself. Move-only.
+// A file descriptor that closes itself. Move-only. Its number is above 2: where the program has closed stdin, stdout or
+// stderr, what is written to them must not reach the library's sockets and memory.
 #pragma once
 
 #include <utility>
@@ -11,7 +12,7 @@ namespace tutti {
 class Fd {
  public:
   Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
+  explicit Fd(int fd) : fd_(above_streams(fd)) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
     if (this != &other) reset(std::exchange(other.fd_, -1));
@@ -24,7 +25,7 @@ class Fd {
   int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
     if (fd_ >= 0) close_descriptor(fd_);
-    fd_ = fd;
+    fd_ = above_streams(fd);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/env.h"
+#include "base/fd.h"
 #include "base/limits.h"
 
 namespace tutti {
@@ -17,20 +18,22 @@ namespace {
 
 constexpr const char* kLevelNames[] = {"none", "error", "warn", "info", "trace"};
 thread_local int t_rank = -1;
+// When the library is loaded: later the number of a closed stderr may belong to anything that the program has opened.
+const bool g_has_stderr = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
 
 struct Sink {
   LogLevel level = LogLevel::kWarn;
-  int fd = STDERR_FILENO;
+  int fd = g_has_stderr ? STDERR_FILENO : -1;
   Sink() {
     const std::string wanted = env_string(Env::kLog);
     for (int i = 0; i <= static_cast<int>(LogLevel::kTrace); i++)
       if (wanted == kLevelNames[i]) level = static_cast<LogLevel>(i);
     const std::string path = env_string(Env::kLogFile);
     if (path.empty()) return;
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (file >= 0)
-      fd = file;
-    else
+    Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (file)
+      fd = file.release();
+    else if (g_has_stderr)
       fprintf(stderr, "tutti: TUTTI_LOG_FILE=%s cannot be opened (%s): logging to stderr\n", path.c_str(),
               strerror(errno));
   }

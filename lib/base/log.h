@@ -1,5 +1,6 @@
-// Log lines on stderr (or TUTTI_LOG_FILE), filtered by TUTTI_LOG = none|error|warn|info|trace (default warn).
-// A line is written with one write(2), so lines of several processes do not mix. Safe from any thread.
+// Log lines on stderr (or TUTTI_LOG_FILE; nowhere if stderr was closed when the library was loaded), filtered by
+// TUTTI_LOG = none|error|warn|info|trace (default warn). A line is written with one write(2), so lines of several
+// processes do not mix. Safe from any thread.
 #pragma once
 
 namespace tutti {

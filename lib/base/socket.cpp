@@ -76,9 +76,9 @@ bool is_container_bridge(const std::string& name) {
 template <class Make>
 Fd own_socket(Make&& make) {
   const std::lock_guard lock(sockets_mutex());
-  const int fd = make();
-  if (fd >= 0) enter_socket(fd);
-  return Fd(fd);
+  Fd fd(make());
+  if (fd) enter_socket(fd.get());
+  return fd;
 }
 
 Fd own_socket(int family) {

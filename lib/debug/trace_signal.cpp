@@ -52,7 +52,7 @@ Result<void> install(const std::string& pattern) {
   if (pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe", errno);
   Fd woken(ends[0]), wake(ends[1]);
   TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that waits for SIGTERM",
-                                                    [fd = ends[0], pattern] { write_all(fd, pattern); }));
+                                                    [fd = woken.get(), pattern] { write_all(fd, pattern); }));
   thread.detach();
   (void)woken.release();  // the thread reads from it until the process ends
   struct sigaction action {};

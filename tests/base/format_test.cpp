@@ -2,16 +2,21 @@
 #include <fcntl.h>
 #include <locale.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/log.h"
 #include "base/result.h"
+#include "base/shared_memory.h"
+#include "base/socket.h"
 #include "catch.h"
 
 using namespace tutti;
@@ -75,4 +80,44 @@ TEST_CASE("a line of the log says which process, rank and level, and ends howeve
   overlong.resize(2046, 'x');
   CHECK(text.str() == whose + " warn: 5\n" + whose + " rank 0 info: of rank 0\n" + overlong + "\n" + whose +
                           " rank 0 info: the last\n");
+}
+
+TEST_CASE("what is logged once stderr is closed goes into none of the library's descriptors") {
+  constexpr size_t kBytes = 4096;
+  const int kept = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  REQUIRE(kept >= 0);
+  close(STDERR_FILENO);
+  const auto memory = SharedMemory::allocate(kBytes);
+  const auto socket = listen_any(0, nullptr);
+  if (memory) memset(memory.value(), 7, kBytes);
+  log(LogLevel::kError, "lost");
+  dup2(kept, STDERR_FILENO);
+  close(kept);
+  REQUIRE(memory);
+  const char* const bytes = static_cast<const char*>(memory.value());
+  CHECK(std::count(bytes, bytes + kBytes, 7) == kBytes);
+  CHECK(SharedMemory::free(memory.value()));
+  REQUIRE(socket);
+  CHECK(socket.value().get() > STDERR_FILENO);
+}
+
+// Run only by its own name, by the next test.
+TEST_CASE("writes a log without stderr", "[.]") {
+  const int users = memfd_create("user", MFD_CLOEXEC);
+  REQUIRE(users == STDERR_FILENO);
+  log(LogLevel::kError, "lost");
+  CHECK(lseek(users, 0, SEEK_END) == 0);
+}
+
+TEST_CASE("a program that was started without stderr and opens a file in its place finds no log there") {
+  const pid_t child = fork();
+  if (child == 0) {
+    unsetenv("TUTTI_LOG_FILE");
+    close(STDERR_FILENO);
+    execl("/proc/self/exe", "test_base", "writes a log without stderr", static_cast<char*>(nullptr));
+    _exit(1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
