@@ -152,4 +152,13 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
   }
 }
 
+Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline, double* patience) {
+  TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
+  const double left = deadline.left_ms(INT32_MAX) / 1e3;
+  const Deadline until = Deadline::after_seconds(left < 2 * *patience ? left : *patience);
+  *patience *= 2;
+  TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank, until));
+  return {};
+}
+
 }  // namespace tutti

@@ -21,4 +21,8 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts);
 // secret, another version), else kTimeout; the message says what became of every address.
 Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline);
 
+// Whether the id's root answers, or why not, for who then looks for a newer id. Tries for `patience` seconds, which it
+// doubles, or until the deadline if that is not much later.
+Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline, double* patience);
+
 }  // namespace tutti

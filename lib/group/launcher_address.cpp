@@ -78,13 +78,27 @@ Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline de
   }
 }
 
+// For a while a name may have the address of a host that is gone; but not if it is that of this host.
+Result<UniqueId> find_root(const MeetingPoint& point, UniqueIdParts parts, int rank, Deadline deadline) {
+  const bool is_name =
+      point.host.find(':') == std::string::npos && point.host.find_first_not_of("0123456789.") != std::string::npos;
+  for (double patience = 1;;) {
+    TUTTI_TRY_ASSIGN(parts.addresses, resolve(point.host, point.port, deadline));
+    const UniqueId id = pack_unique_id(parts);
+    if (!is_name || std::all_of(parts.addresses.begin(), parts.addresses.end(), is_local_address)) return id;
+    const auto asked = ask_root(id, rank, deadline, &patience);
+    if (asked) return id;
+    if (deadline.passed()) return asked.error();
+  }
+}
+
 }  // namespace
 
 Result<UniqueId> meet(const MeetingPoint& point, int rank, int call, Deadline deadline) {
   UniqueIdParts parts;
   mix_secret(point, call, parts.secret);
+  if (rank != 0) return find_root(point, parts, rank, deadline);
   TUTTI_TRY_ASSIGN(parts.addresses, resolve(point.host, point.port, deadline));
-  if (rank != 0) return pack_unique_id(parts);
   if (std::none_of(parts.addresses.begin(), parts.addresses.end(), is_local_address))
     log(LogLevel::kWarn,
         "rank 0 listens on this host, %s, but the other ranks look for it on %s, which is not this host",

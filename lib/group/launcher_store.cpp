@@ -76,13 +76,6 @@ void farewell_at_exit(AtExit& state) {
   state.pid = getpid();
 }
 
-// Whether the id's root answers, or why not.
-Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline) {
-  TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
-  TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank, deadline));
-  return {};
-}
-
 Result<UniqueId> share(Pmi& pmi, const std::string& key, int rank, Deadline deadline) {
   pmi.set_deadline(deadline);
   if (rank == 0) TUTTI_TRY(pmi.put(key, to_published(start_root(deadline))));
@@ -135,11 +128,9 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
       said = id.error();
       continue;
     }
-    const double left = deadline.left_ms(INT32_MAX) / 1e3;
-    auto asked = ask_root(id.value(), rank, Deadline::after_seconds(left < 2 * patience ? left : patience));
+    auto asked = ask_root(id.value(), rank, deadline, &patience);
     if (asked) return id;
     if (deadline.passed()) return asked.error();
-    patience *= 2;
   }
 }
 

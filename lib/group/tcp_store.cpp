@@ -38,9 +38,9 @@ Result<Fd> connect_once(const Address& address, Deadline deadline) {
 }  // namespace
 
 Result<TcpStore> TcpStore::connect(const std::string& host, uint16_t port, Deadline deadline) {
-  TUTTI_TRY_ASSIGN(const std::vector<Address> addresses, resolve(host, port, deadline));
   std::string why;
   do {
+    TUTTI_TRY_ASSIGN(const std::vector<Address> addresses, resolve(host, port, deadline));  // they may change meanwhile
     why.clear();
     for (const Address& address : addresses) {
       auto fd = connect_once(address, deadline);

@@ -6,6 +6,7 @@
 #include "catch.h"
 #include "group/launcher.h"
 #include "group/launcher_address.h"
+#include "moving_host.h"
 #include "ranks.h"
 
 using namespace tutti;
@@ -237,6 +238,16 @@ TEST_CASE("rank 0 waits for a busy port") {
   SECTION("or until the deadline") {
     CHECK(contains(meet_and_gather(point, 0, 1, 0, 0.2), "another program uses it"));
   }
+}
+
+// As where rank 0's container was just replaced. Nobody has the first address.
+TEST_CASE("who finds nobody at the address of rank 0's host looks the host's name up again") {
+  const ReservedPort reserved = reserve_port();
+  const MovingHost host({"192.0.2.1", "127.0.0.1"});
+  const auto outcomes = run_ranks<std::string>({0, 1}, [&](int rank) {
+    return meet_and_gather({rank == 0 ? "127.0.0.1" : MovingHost::kName, reserved.port, "secret"}, rank, 2, 0);
+  });
+  for (const std::string& outcome : outcomes) CHECK(outcome == "good");
 }
 
 // Rank 1 tries until its limit, and then says what it heard last: so rank 0 has to be there for longer.

@@ -13,6 +13,7 @@
 #include "group/launcher.h"
 #include "group/launcher_store.h"
 #include "group/tcp_store.h"
+#include "moving_host.h"
 #include "ranks.h"
 
 using namespace tutti;
@@ -267,6 +268,16 @@ TEST_CASE("who comes before the store is there waits for it") {
   const auto store = TcpStore::connect("127.0.0.1", reserved.port, Deadline::after_seconds(60));
   opens.join();
   REQUIRE(listener);
+  INFO((store ? "" : store.error().message));
+  CHECK(store);
+}
+
+TEST_CASE("who finds no store at the address of its host looks the host's name up again") {
+  Address bound;
+  const auto listener = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
+  REQUIRE(listener);
+  const MovingHost host({"127.0.0.2", "127.0.0.1"});
+  const auto store = TcpStore::connect(MovingHost::kName, bound.port(), Deadline::after_seconds(60));
   INFO((store ? "" : store.error().message));
   CHECK(store);
 }
