@@ -39,6 +39,10 @@ if [ -w /dev/full ]; then
   grep -q 'stdout cannot be written' "$tmp/out" || lacks 'that the table is lost'
 fi
 
+"$soak" --transport tpc --seconds 2 --ranks 2 >"$tmp/out" 2>&1 && { echo 'that no group forms is no failure'; failed=1; }
+grep -q "first group was not formed, for rank [01] of 2: .*'tpc'" "$tmp/out" || lacks 'why no group forms'
+grep -q '^FAILED: nothing was done' "$tmp/out" || lacks 'that nothing was done'
+
 LD_PRELOAD=$corrupt "$soak" --seconds 3 --ranks 3 --faults '' --maxbytes 65536 --rest 1000 >"$tmp/out" 2>&1 &&
   { echo 'wrong data are no failure'; failed=1; }
 grep -qE '^wrong results +[1-9]' "$tmp/out" || lacks 'wrong data'

@@ -44,7 +44,10 @@ void Rank::doing(const char* what) {
 int Rank::run() {
   watcher_ = std::thread([this] { watch(); });
   tuttiComm_t alone = nullptr;  // makes the library set up what it sets up only once
-  if (tuttiCommInitAll(&alone, 1, nullptr) != tuttiSuccess || tuttiCommDestroy(alone) != tuttiSuccess) return 1;
+  if (tuttiCommInitAll(&alone, 1, nullptr) != tuttiSuccess || tuttiCommDestroy(alone) != tuttiSuccess) {
+    fprintf(stderr, "tutti-soak: a group of one: %s\n", tuttiGetLastError(nullptr));
+    _exit(1);  // the watcher does not end
+  }
   const Census before = Census::take();
   while (!is_done_) {
     if (comm_ == nullptr) {
@@ -115,7 +118,10 @@ void Rank::gather(Gathering& gathering, int n_ranks, bool leads) {
     code = tuttiCommGrow(comm_, n_ranks, leads ? &gathering.id : nullptr, -1, &larger, &config);
   }
   code = settle(larger, code, &gathering);
-  if (code != tuttiSuccess) gathering.decide(Verdict::kGivenUp);
+  if (code != tuttiSuccess && gathering.decide(Verdict::kGivenUp) && seen_gathering_ == 1 &&
+      board_.last_trouble_ns == 0)
+    fprintf(stderr, "tutti-soak: the first group was not formed, for rank %d of %d: %s: %s\n",
+            gathering.index_of[index_], n_ranks, tuttiGetErrorString(code), tuttiGetLastError(larger));
   if (code == tuttiSuccess && ++gathering.arrived == n_ranks) gathering.decide(Verdict::kFormed);
   while (gathering.verdict == Verdict::kOpen) usleep(200);
   const bool has_formed = gathering.verdict == Verdict::kFormed;

@@ -40,8 +40,9 @@ uint64_t all_faults(const Fate& fate) {
 
 uint64_t failures(const Board& board, const Fate& fate) {
   const Counts& c = board.counts;
+  const uint64_t without_work = c.operations == 0;
   return c.wrong + c.unexplained + c.misnamed + c.left_behind + c.failed + c.leaks + fate.hangs + fate.crashes +
-         fate.stray_children + fate.left_files;
+         fate.stray_children + fate.left_files + without_work;
 }
 
 void print_report(FILE* out, const Options& options, const Board& board, const Fate& fate) {
@@ -68,7 +69,7 @@ void print_report(FILE* out, const Options& options, const Board& board, const F
   line(out, "errors without a reason", c.unexplained);
   line(out, "living ranks said to be lost", c.misnamed);
   line(out, "shrinks that failed", c.failed + c.left_behind);
-  fprintf(out, "%s\n", failures(board, fate) == 0 ? "ok" : "FAILED");
+  fprintf(out, "%s\n", failures(board, fate) == 0 ? "ok" : c.operations > 0 ? "FAILED" : "FAILED: nothing was done");
 }
 
 std::string json_text(const Options& options, const Board& board, const Fate& fate) {
