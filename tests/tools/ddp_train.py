@@ -87,6 +87,15 @@ def checkpoints(folder, one):
     full.check(Path("/dev/full").is_char_device(), "a device is not replaced")
 
 
+def children_that_nobody_wants_to_hear_of():
+    """With a parent that ignores SIGCHLD, which is inherited."""
+    code = "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nos.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", code, PROGRAM, *SMALL, "--procs", "2", "--data", "/nonexistent"]
+    status = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=120).returncode
+    if status != 3:
+        sys.exit(f"with SIGCHLD ignored, ranks that fail end with {status}")
+
+
 def a_rank_dies(one):
     for victim in (0, 1):
         run = Run("--procs", 3, "--die", f"{victim}@10", "--no-overlap")
@@ -176,6 +185,7 @@ def main():
         many_parts(Path(folder))
         other_name(Path(folder))
     a_rank_dies(one)
+    children_that_nobody_wants_to_hear_of()
     wrong_usage()
     what_cannot_be_written(launched_alone())
     launcher_and_scaling(one)

@@ -80,6 +80,15 @@ touch "$folder/tutti-trace.$(id -u).18446744073709551615.$rank.1.1"
 wait $pid && { echo 'a file that is left is no failure'; failed=1; }
 grep -qE '^leaks +1\b' "$tmp/out" || lacks 'the file that is left'
 
+# Whatever its parent ignores it hears that a rank has ended; and it comes to its end though nobody reads what it says.
+timeout -s KILL 60 python3 -c 'import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])' "$soak" --seconds 2 --ranks 2 --faults '' --rest 4000 >"$tmp/out" 2>&1 ||
+  { echo "where SIGCHLD is ignored the exit status is $?"; cat "$tmp/out"; failed=1; }
+{ "$soak" --seconds 1 --ranks 2 --faults '' --rest 4000 2>"$tmp/out"; echo $? >"$tmp/status"; } | true
+[ "$(cat "$tmp/status")" = 1 ] && grep -q 'stdout cannot be written: Broken pipe' "$tmp/out" ||
+  { echo "without a reader the exit status is $(cat "$tmp/status")"; cat "$tmp/out"; failed=1; }
+
 # Started by nohup it goes on when its user logs out.
 trap '' HUP
 "$soak" --seconds 5 --ranks 2 --faults '' --rest 4000 -J "$tmp/json" >"$tmp/out" 2>&1 &

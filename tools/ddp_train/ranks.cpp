@@ -89,6 +89,7 @@ int run_ranks(int count, bool threads, const std::function<int(const RankSetup&)
   RankSetup setup;
   setup.size = count;
   fflush(stdout);
+  signal(SIGCHLD, SIG_DFL);  // if the parent has it ignored, nobody is told how a rank ended
   const pid_t parent = getpid();
   std::vector<Process> processes;
   for (int i = 0; i < n_processes; i++) {

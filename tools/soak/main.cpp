@@ -54,6 +54,14 @@ void* shared_memory(size_t bytes) {
   return mprotect(middle, bytes, PROT_READ | PROT_WRITE) == 0 ? middle : nullptr;
 }
 
+// Before there is anything that is to be removed in the end.
+void catch_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    if (::signal(signal, [](int) { interrupted = 1; }) == SIG_IGN) ::signal(signal, SIG_IGN);  // as nohup set it
+  ::signal(SIGPIPE, SIG_IGN);  // whoever reads the output may be gone
+  ::signal(SIGCHLD, SIG_DFL);  // if the parent has it ignored, one is never told that a rank has ended
+}
+
 int soak(const Options& options) {
   // Fails now rather than after hours; an earlier result is overwritten.
   if (!options.json_path.empty() && options.json_path != "-" && !std::ofstream(options.json_path))
@@ -61,6 +69,7 @@ int soak(const Options& options) {
   void* const memory = shared_memory(sizeof(Board));
   if (memory == nullptr) return complain("no memory to share with the ranks", kExitFailed);
   Board& board = *new (memory) Board;
+  catch_signals();
   Hosts hosts;
   if (options.hosts > 1)
     if (const std::string why = hosts.make(options.hosts); !why.empty())
@@ -70,8 +79,6 @@ int soak(const Options& options) {
   setenv("TUTTI_TRACE_DIR", folder, 1);
   setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
   setenv("TUTTI_LOG", "none", 0);  // errors are the purpose here
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-    if (::signal(signal, [](int) { interrupted = 1; }) == SIG_IGN) ::signal(signal, SIG_IGN);  // as nohup set it
   const Fate fate = Director(options, board, hosts, folder).run([] { return interrupted != 0; });
   std::filesystem::remove_all(folder);
   return report(options, board, fate);
