@@ -113,7 +113,7 @@ all_gone() {
 }
 
 start_endless -J "$tmp/kept.json"
-until [ -s "$tmp/kept.json" ]; do
+until grep -q '"size"' "$tmp/kept.json"; do
   kill -0 $pid || break
   sleep 0.05
 done

@@ -134,6 +134,13 @@ def what_cannot_be_written(env):
         run = Run(*arguments, "--json", "/nonexistent/figures.json", env=environment)
         run.check(run.status == 3 and "--json /nonexistent/figures.json: cannot be written: No such file" in run.output and
                   "loss" not in run.output, "a folder that does not exist is found before the training")
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run("--procs", 2, "--json", folder)
+        run.check(run.status == 3 and f"--json {folder}: cannot be written: Is a directory" in run.output and
+                  "loss" not in run.output, "that a folder is no file is found before the training")
+        figures = Path(folder, "figures.json")
+        run = Run("--procs", 2, "--data", "/nonexistent", "--json", figures)
+        run.check(run.status == 3 and not figures.exists(), "a training that fails makes no file")
 
 
 def other_name(folder):

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "beside.h"
 #include "buffer.h"
@@ -180,6 +182,34 @@ TEST_CASE("the JSON has nccl-tests' keys and no secret") {
   CHECK(j["out_of_bounds"]["okay"] == "true");
   CHECK(j["average_bus_bandwidth"]["bandwidth"] == 1.5);
   CHECK(j["errors"][0] == "broke");
+}
+
+TEST_CASE("whenever a run is killed its JSON file holds the previous document or one of its own") {
+  Options options;
+  options.json_path = "/tmp/tutti-report-test." + std::to_string(getpid());
+  const std::string previous = "[\"" + std::string(100000, 'x') + "\"]";
+  std::ofstream(options.json_path) << previous;
+  const auto content = [&] {
+    std::ostringstream text;
+    text << std::ifstream(options.json_path).rdbuf();
+    return text.str();
+  };
+  Report report(options, kTool);
+  REQUIRE(report.open());
+  CHECK(content() == previous);
+  const auto check_document = [&](size_t rows, size_t errors) {
+    const auto j = nlohmann::json::parse(content(), nullptr, false);
+    REQUIRE(j.is_object());
+    CHECK(j["results"].size() == rows);
+    CHECK(j["errors"].size() == errors);
+  };
+  CHECK(report.header({{1, "alpha"}}));
+  check_document(0, 1);
+  CHECK(report.row(some_row()));
+  check_document(1, 1);
+  CHECK(report.conclude({}));
+  check_document(1, 0);
+  unlink(options.json_path.c_str());
 }
 
 TEST_CASE("the JSON has the iterations of each process: its slowest rank's") {

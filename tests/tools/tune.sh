@@ -106,6 +106,11 @@ for option in -o --samples --network; do
   check "a file that cannot be written with $option" 3 'no/such/folder cannot be written: .*/no/such: No such file or directory'
   [ "$(wc -l <"$tmp/out")" -le 3 ] || { echo "FAILED: it has measured before"; failures=$((failures + 1)); }
 done
+for option in -o --samples --network; do
+  run "$tune" --procs 2 $option "$tmp"
+  check "a folder instead of a file with $option" 3 "$tmp cannot be written: Is a directory"
+  [ "$(wc -l <"$tmp/out")" -le 3 ] || { echo "FAILED: it has measured before"; failures=$((failures + 1)); }
+done
 # For a device the folder need not be writable; to root every folder is, so this runs as another user.
 other="setpriv --reuid=65534 --regid=65534 --clear-groups"
 # shellcheck disable=SC2086  # several words on purpose

@@ -1,5 +1,6 @@
 #include "report.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -148,9 +149,14 @@ Report::~Report() {
 }
 
 Status Report::open() {
-  out_ = options_.json_path == "-" ? stderr : stdout;
-  if (options_.json_path.empty()) return {};
-  json_ = options_.json_path == "-" ? stdout : fopen(options_.json_path.c_str(), "w");
+  const std::string& path = options_.json_path;
+  out_ = path == "-" ? stderr : stdout;
+  if (path.empty()) return {};
+  json_ = stdout;
+  if (path != "-") {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);  // keeps the previous document
+    json_ = file < 0 ? nullptr : fdopen(file, "w");
+  }
   if (json_ == nullptr) return usage_error(json_error().message);
   setvbuf(json_, nullptr, _IONBF, 0);  // a document is a single write: a killed run leaves the previous one or this one
   return {};
@@ -164,7 +170,10 @@ Status Report::print(const std::string& line) {
 
 Status Report::header(const std::vector<RankInfo>& ranks) {
   ranks_ = ranks;
-  return print(header_text(options_, collective_, ranks) + columns_text(options_));
+  if (Status s = print(header_text(options_, collective_, ranks) + columns_text(options_)); !s) return s;
+  Status s = keep_json();
+  keeps_json_at_ = 0;  // and once more with the first row
+  return s;
 }
 
 Status Report::row(const Row& row) {

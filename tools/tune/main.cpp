@@ -126,6 +126,9 @@ Status users_file(std::string* path) {
 // Checked before minutes of measuring.
 Status check_writable(const std::string& path) {
   if (path.empty()) return {};
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown))
+    return perf::Error{text("%s cannot be written: %s", path.c_str(), strerror(EISDIR))};
   const std::string at = written_at(path);
   if (access(at.c_str(), W_OK) == 0) return {};
   return perf::Error{text("%s cannot be written: %s: %s", path.c_str(), at.c_str(), strerror(errno))};
