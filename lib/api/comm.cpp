@@ -67,6 +67,13 @@ Result<void> init_all(tuttiComm_t* comms, int ndev, const int* devlist) {
   return {};
 }
 
+// A failed call's number cannot be used again: while one rank's time is up another one's creation may have succeeded.
+Error in_call(int n, Error error) {
+  error.message +=
+      format(" (in call %d of tuttiCommInitFromEnv in this process: ranks meet in calls of the same number)", n);
+  return error;
+}
+
 Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
   if (comm == nullptr) return invalid_argument("comm is NULL");
   *comm = nullptr;
@@ -75,11 +82,17 @@ Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
   info.encrypts = read.options.encrypt;
   // Never in the background: processes count these calls, so they must stay in order.
   const int64_t asked_ns = now_ns();
-  TUTTI_TRY_ASSIGN(const UniqueId id, unique_id_from_launcher(info, read.deadline()));
+  int n = 0;
+  auto id = unique_id_from_launcher(info, read.deadline(), &n);
+  if (!id) return in_call(n, std::move(id).error());
   const double spent_seconds = static_cast<double>(now_ns() - asked_ns) * 1e-9;
-  return create(comm, read, [=, options = read.options](const Deadline& deadline) {
-    return Communicator::create(id, info.rank, info.n_ranks, options, deadline.plus_seconds(-spent_seconds));
-  });
+  return create(
+      comm, read, [=, options = read.options](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
+        auto made =
+            Communicator::create(id.value(), info.rank, info.n_ranks, options, deadline.plus_seconds(-spent_seconds));
+        if (!made) return in_call(n, std::move(made).error());
+        return made;
+      });
 }
 
 Result<void> write_int(tuttiComm_t comm, int* to, const char* name, int (*get)(const Communicator&)) {

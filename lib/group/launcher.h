@@ -33,7 +33,7 @@ Result<LaunchInfo> detect_launcher();
 bool has_rank_of_launcher();
 
 // Collective over the job: rank 0 starts a root and publishes its id through the launcher's key-value store, or on an
-// agreed address; the others fetch it. The n-th call in each process agrees on the n-th id.
-Result<UniqueId> unique_id_from_launcher(const LaunchInfo& info, Deadline deadline);
+// agreed address; the others fetch it. The n-th call in each process agrees on the n-th id; *n, unless null, becomes n.
+Result<UniqueId> unique_id_from_launcher(const LaunchInfo& info, Deadline deadline, int* n = nullptr);
 
 }  // namespace tutti

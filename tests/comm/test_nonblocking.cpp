@@ -186,6 +186,32 @@ TEST_CASE("a creation that fails in the background says so until it is destroyed
   CHECK(comm == nullptr);
 }
 
+// Rank 0 never comes. If it comes later, its calls have other numbers.
+TEST_CASE("a creation from the environment that fails has the number of its call") {
+  setenv("TUTTI_RANK", "1", 1);
+  setenv("TUTTI_NRANKS", "2", 1);
+  setenv("TUTTI_ROOT", "127.0.0.1", 1);  // without a port
+  setenv("TUTTI_SECRET", "numbers", 1);
+  setenv("TUTTI_INIT_TIMEOUT", "1", 1);
+  tuttiComm_t comm = nullptr;
+  CHECK(tuttiCommInitFromEnv(&comm, nullptr) == tuttiInvalidUsage);
+  const std::string text = tuttiGetLastError(nullptr), before = "in call ";
+  const size_t at = text.find(before);
+  const int n = at == std::string::npos ? 0 : atoi(text.c_str() + at + before.size());
+  CHECK(n > 0);
+  const auto in_call = [&](int number) { return before + std::to_string(number) + " of tuttiCommInitFromEnv"; };
+  setenv("TUTTI_ROOT", "127.0.0.1:1", 1);  // where nobody listens
+  CHECK(tuttiCommInitFromEnv(&comm, nullptr) == tuttiTimeout);
+  CHECK(mentions(in_call(n + 1).c_str()));
+  const tuttiConfig_t config = non_blocking();
+  CHECK(tuttiCommInitFromEnv(&comm, &config) == tuttiInProgress);
+  CHECK(outcome_of(comm) == tuttiTimeout);
+  CHECK(std::string(tuttiGetLastError(comm)).find(in_call(n + 2)) != std::string::npos);
+  CHECK(tuttiCommAbort(comm) == tuttiSuccess);
+  for (const char* name : {"TUTTI_RANK", "TUTTI_NRANKS", "TUTTI_ROOT", "TUTTI_SECRET", "TUTTI_INIT_TIMEOUT"})
+    unsetenv(name);
+}
+
 TEST_CASE("a split goes on in the background, in its place among the operations") {
   const tuttiConfig_t config = non_blocking();
   require_success(run_threads(4, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
