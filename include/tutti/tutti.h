@@ -124,11 +124,11 @@ TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int
  *   MPICH's mpiexec, srun --mpi=pmi2 or pmi: PMI's key-value store
  *   srun --mpi=pmix: PMIx
  *   srun alone: rank 0's host from the node list, and a port from the job id
- * The n-th call in each process joins the n-th group; calls that fail count, so their errors have n. Where no store
- * carries a random secret, it is TUTTI_SECRET or, without that, derived from the job's id: then anyone who can reach
- * the port and guess the id can join. Blocks like tuttiCommInitRank; with config.blocking = 0 only until rank 0's id is
- * there. Errors as tuttiCommInitRankConfig; also tuttiInvalidUsage (no launcher is recognised, or a variable is
- * missing: the message lists what was looked for). */
+ * The n-th call in each process joins the n-th group. Once a launcher is recognised failed calls count, and name n.
+ * Where no store carries a random secret, it is TUTTI_SECRET or derived from the job's id: then anyone who can reach
+ * the port and guess the id can join. Blocks like tuttiCommInitRank; with config.blocking = 0 only until rank 0 or the
+ * store has answered. Errors as tuttiCommInitRankConfig; also tuttiInvalidUsage (no launcher is recognised, or a
+ * variable is missing: the message lists what was looked for). */
 TUTTI_API tuttiResult_t tuttiCommInitFromEnv(tuttiComm_t* comm, const tuttiConfig_t* config);
 
 /* Writes the number of ranks to *count. Does not block; any thread.

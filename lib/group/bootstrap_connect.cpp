@@ -127,9 +127,10 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts) {
   return found;
 }
 
-Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline) {
-  constexpr double kQuietSeconds = 3;
-  Deadline tell_at = Deadline::after_seconds(kQuietSeconds);
+Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline,
+                                       Deadline* tell_at) {
+  Deadline soon = Deadline::after_seconds(kQuietSeconds);
+  if (tell_at == nullptr) tell_at = &soon;
   std::vector<Attempt> attempts;
   for (const Address& address : root_candidates(parts)) attempts.push_back({.address = address});
   const Dialer::Call call{key, HelloKind::kBootstrap, rank, -1, {}, root_door(key)};
@@ -143,8 +144,8 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
       return RootConnection{dialer.take(), dialer.take_channel(), how, {}, there_and_back_ns};
     }
     if (deadline.passed()) return give_up(attempts, rank);
-    if (tell_at.passed()) {
-      tell_at = Deadline::never();
+    if (tell_at->passed()) {
+      *tell_at = Deadline::never();
       log(LogLevel::kWarn, "rank %d has not reached the group's root for %.0f s%s; still trying", rank, kQuietSeconds,
           describe_failures(attempts).c_str());
     }
@@ -152,12 +153,12 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
   }
 }
 
-Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline, double* patience) {
+Result<void> RootSearch::ask(const UniqueId& id) {
   TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
-  const double left = deadline.left_ms(INT32_MAX) / 1e3;
-  const Deadline until = Deadline::after_seconds(left < 2 * *patience ? left : *patience);
-  *patience *= 2;
-  TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank, until));
+  const double left = deadline_.left_ms(INT32_MAX) / 1e3;
+  const Deadline until = Deadline::after_seconds(left < 2 * patience_seconds_ ? left : patience_seconds_);
+  patience_seconds_ *= 2;
+  TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank_, until, &tell_at_));
   return {};
 }
 

@@ -19,10 +19,24 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts);
 
 // Retries until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a wrong
 // secret, another version), else kTimeout; the message says what became of every address.
-Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline);
+// If it takes long that is logged once: after kQuietSeconds, or when *tell_at has passed.
+inline constexpr double kQuietSeconds = 3;
+Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline,
+                                       Deadline* tell_at = nullptr);
 
-// Whether the id's root answers, or why not, for who then looks for a newer id. Tries for `patience` seconds, which it
-// doubles, or until the deadline if that is not much later.
-Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline, double* patience);
+// Asks one id's root after another's whether it answers, for who looks for a newer id if it does not. Each time for
+// twice as long, or until the deadline if that is not much later: a root may be busy, or only the last of its addresses
+// may lead to it.
+class RootSearch {
+ public:
+  RootSearch(int rank, Deadline deadline) : rank_(rank), deadline_(deadline) {}
+  Result<void> ask(const UniqueId& id);
+
+ private:
+  const int rank_;
+  const Deadline deadline_;
+  double patience_seconds_ = 1;
+  Deadline tell_at_ = Deadline::after_seconds(kQuietSeconds);
+};
 
 }  // namespace tutti

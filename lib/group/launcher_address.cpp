@@ -82,11 +82,11 @@ Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline de
 Result<UniqueId> find_root(const MeetingPoint& point, UniqueIdParts parts, int rank, Deadline deadline) {
   const bool is_name =
       point.host.find(':') == std::string::npos && point.host.find_first_not_of("0123456789.") != std::string::npos;
-  for (double patience = 1;;) {
+  for (RootSearch search(rank, deadline);;) {
     TUTTI_TRY_ASSIGN(parts.addresses, resolve(point.host, point.port, deadline));
     const UniqueId id = pack_unique_id(parts);
     if (!is_name || std::all_of(parts.addresses.begin(), parts.addresses.end(), is_local_address)) return id;
-    const auto asked = ask_root(id, rank, deadline, &patience);
+    const auto asked = search.ask(id);
     if (asked) return id;
     if (deadline.passed()) return asked.error();
   }

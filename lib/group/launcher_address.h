@@ -31,7 +31,7 @@ uint16_t slurm_port(uint64_t job_id, uint64_t step_id);
 void mix_secret(const MeetingPoint& point, int call, uint8_t secret[16]);
 
 // Rank 0 starts the root there once the previous group no longer uses the port; the others get the root's address. If
-// has a name and is on another host they wait until it answers, and look the name up again meanwhile.
+// that is a name of another host, they wait until rank 0 answers there, and look the name up again meanwhile.
 Result<UniqueId> meet(const MeetingPoint& point, int rank, int call, Deadline deadline);
 
 }  // namespace tutti

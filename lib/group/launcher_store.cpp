@@ -117,7 +117,7 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
   constexpr double kOldNewsSeconds = 10;
   const Deadline believes = Deadline::after_seconds(kOldNewsSeconds);
   std::optional<Error> said;  // by rank 0, now or before a restart
-  double patience = 1;        // grows: a root may be busy, or only the last of its addresses may lead to it
+  RootSearch search(rank, deadline);
   // Rank 0 asks too: the answer proves that the store has the key before the connection closes.
   for (constexpr int kPauseMs = 100;; ::poll(nullptr, 0, deadline.left_ms(kPauseMs))) {
     const auto published = store.get(key);
@@ -128,7 +128,7 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
       said = id.error();
       continue;
     }
-    auto asked = ask_root(id.value(), rank, deadline, &patience);
+    auto asked = search.ask(id.value());
     if (asked) return id;
     if (deadline.passed()) return asked.error();
   }

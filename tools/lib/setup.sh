@@ -43,9 +43,8 @@ has_meson() {
 
 # For a package of Debian and Ubuntu: whether what it provides is there, from any source.
 package_is_there() {
-  local cxx=${CXX:-c++} cc=${CC:-cc}
   case $1 in
-    g++) has_command "${cxx%% *}" && has_command "${cc%% *}" ;;
+    g++) cxx --version >/dev/null 2>&1 && ${CC:-cc} --version >/dev/null 2>&1 ;;
     meson) has_meson ;;
     ninja-build) has_command ninja ;;
     pkg-config) has_command pkg-config ;;
