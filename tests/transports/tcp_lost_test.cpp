@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "sockets.h"
@@ -174,6 +175,25 @@ TEST_CASE("several connections: what a broken one had is unsent again") {
   shutdown(fragile.ends[0].from, SHUT_RDWR);
   CHECK(until(Deadline::after_seconds(5), [&] { return !poll_once(out) || out.unsent() > unsent; }));
   CHECK(poll_once(out));
+}
+
+TEST_CASE("several connections: what one loses while its link ends arrives by another once that has room") {
+  Fragile fragile = make_fragile(Ask{1, 0, 8, 64 << 10}, 2);
+  const Ends lossy = fragile.ends[0];
+  for (const Ends& ends : fragile.ends) {
+    const int few = 64 << 10;
+    REQUIRE(setsockopt(ends.to, SOL_SOCKET, SO_RCVBUF, &few, sizeof few) == 0);
+  }
+  lose_all(lossy.from);  // else the peer's own probes would look like answers
+  lose_all(lossy.to);
+  const Traffic traffic{44, 8, 64 << 10};
+  Sender sender(fragile.pair.out, traffic);
+  Receiver receiver(fragile.pair.in, traffic);
+  REQUIRE(run(sender) == "");
+  std::thread end([&] { close(fragile.pair.out); });
+  CHECK(until([&] { return !connections().contains(lossy.from); }));
+  CHECK(run(receiver) == "");
+  end.join();
 }
 
 TEST_CASE("several connections: a link that is revoked does not wait for what a vanished host has not acknowledged") {

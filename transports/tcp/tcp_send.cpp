@@ -21,6 +21,8 @@ constexpr uint32_t kJoinBytes = 512;
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
 
 constexpr double kPartingSeconds = 0.5;
+// For a peer that does not read, when what a connection had waits for room on another one.
+constexpr double kMostRoomSeconds = 30;
 
 // Sends what one system call takes of the rest of the frame: returns its bytes, or -1 and errno.
 ssize_t hand_over(const SharedFd& fd, SendFrame& frame) {
@@ -66,11 +68,12 @@ Result<bool> SendLink::poll() {
     if (!ready) failure_ = ready.error();
     return ready;
   }
-  if (!queue_.has_arrived()) flush();
   // While nothing is sent, only a read shows that the peer has gone.
   const bool is_time = look_out_.is_time();
   if (is_time) listen();
   if (is_time || awaits_acknowledgements()) look_at_silence();
+  // Last, so that what a connection had that was just given up leaves by another one at once.
+  if (!failure_ && !queue_.has_arrived()) flush();
   if (failure_) return *failure_;
   return true;
 }
@@ -211,16 +214,18 @@ bool SendLink::wait_begin(tuttiWait* wait) {
 // pieces.
 
 // What was handed over and is not counted as unsent must arrive. After the end of this link the kernel ensures that,
-// unless a network breaks; if one does, it shows within kPartingSeconds.
+// unless a network breaks; if one does, it shows within kPartingSeconds, and the other connections take what it had.
 SendLink::~SendLink() {
   pairs_.leave(this, config_);
-  const Deadline deadline = Deadline::after_seconds(kPartingSeconds);
-  const auto suspects = [this] {
-    return std::any_of(streams_.begin(), streams_.end(),
-                       [](const SendStream& s) { return s.fd && s.silence.is_unanswered(); });
-  };
-  while (!failure_ && awaits_acknowledgements() && unsent() == 0 && (!deadline.passed() || suspects())) {
+  if (unsent() > 0) return;
+  Deadline parting = Deadline::after_seconds(kPartingSeconds), room = Deadline::after_seconds(kMostRoomSeconds);
+  const auto any = [this](auto what) { return std::any_of(streams_.begin(), streams_.end(), what); };
+  const auto is_suspect = [](const SendStream& s) { return s.fd && s.silence.is_unanswered(); };
+  const auto was_just_lost = [](const SendStream& s) { return !s.lost.empty(); };
+  while (!failure_ && awaits_acknowledgements() &&
+         (unsent() > 0 ? !room.passed() : !parting.passed() || any(is_suspect))) {
     if (!poll()) return;
+    if (any(was_just_lost)) parting = Deadline::after_seconds(kPartingSeconds);
     usleep(50);
   }
 }
