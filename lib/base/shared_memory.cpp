@@ -27,8 +27,8 @@ namespace {
 struct Table {
   Table();
   std::shared_mutex mutex;
-  std::vector<std::shared_ptr<const SharedBlock>> blocks;
-  std::map<void*, uint64_t> allocated;  // ids
+  std::vector<std::shared_ptr<const SharedBlock>> blocks;  // ascending ids
+  std::map<void*, uint64_t> allocated;                     // ids
   uint64_t last_id = 0, last_of_parent = 0;
   std::atomic<uint64_t> removals{0};
 
@@ -197,7 +197,8 @@ Fd SharedMemory::dmabuf(uint64_t id, uint64_t* offset) {
 }
 
 bool SharedMemory::is_live(uint64_t id) {
-  return g_table.find([&](const SharedBlock& block) { return block.id == id; }) != nullptr;
+  const std::shared_lock lock(g_table.mutex);
+  return std::ranges::binary_search(g_table.blocks, id, {}, [](const auto& block) { return block->id; });
 }
 
 uint64_t SharedMemory::removals() {

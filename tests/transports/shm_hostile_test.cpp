@@ -2,6 +2,7 @@
 // nowhere else than it would anyway.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -169,6 +170,37 @@ TEST_CASE("shm: a peer has so many blocks mapped here and no more") {
   memory.take_notice({kFirstBlock, 0, 0}, Fd(), 0);
   memory.take_notice({kFirstBlock + kMost, 0, kBlockBytes}, file, 0);
   CHECK(memory.knows(kFirstBlock + kMost));  // one is forgotten, so there is room
+}
+
+TEST_CASE("shm: a peer is told of so many blocks as it maps, and no more") {
+  constexpr rlim_t kMost = 1 << 14;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit enough{std::max(before.rlim_cur, kMost + 500), before.rlim_max};
+  if (setrlimit(RLIMIT_NOFILE, &enough) != 0) {
+    WARN("skipped: this needs a descriptor for each of 16,384 blocks (ulimit -Hn)");
+    return;
+  }
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  Connection mine(1, false), theirs(0, false);
+  mine.open(Fd(ends[0]), nullptr);
+  theirs.open(Fd(ends[1]), nullptr);
+  std::vector<void*> blocks;
+  const auto share_one_more = [&] {
+    uint32_t where = 0;
+    uint64_t at = 0;
+    blocks.push_back(SharedMemory::allocate(64).value());
+    if (!mine.describe(blocks.back(), 64, &where, &at)) return false;
+    if (theirs.locate(where, at, 64) == nullptr) FAIL("block " << blocks.size() << ": " << theirs.why_not());
+    return true;
+  };
+  while (blocks.size() <= kMost && share_one_more()) continue;
+  CHECK(blocks.size() == kMost + 1);
+  SharedMemory::free(std::exchange(blocks[0], nullptr));
+  CHECK(share_one_more());  // one is forgotten, so there is room
+  for (void* block : blocks) SharedMemory::free(block);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("shm: what is said of a message counts as it was when it was looked at") {

@@ -70,6 +70,7 @@ bool OwnMemory::describe(const void* data, size_t bytes, int socket, uint32_t* w
   *where = number;
   *at = reinterpret_cast<uintptr_t>(data) - block_->begin;
   if (shared_.contains(block_->id)) return true;
+  if (shared_.size() >= kMostBlocks) return false;
   if (!send_notice(socket, {number, block_->offset, block_->end - block_->begin}, block_->fd)) return false;
   shared_.insert(block_->id);
   return true;

@@ -29,6 +29,9 @@ struct BlockNotice {
   uint64_t bytes;   // 0: forget this block
 };
 
+// That a peer has mapped: a process can have only a few times as many mappings. Memory in more goes through slots.
+inline constexpr size_t kMostBlocks = 1 << 14;
+
 // The peer's blocks of shared memory that have been mapped here.
 class PeerMemory {
  public:
@@ -45,7 +48,6 @@ class PeerMemory {
     char* data = nullptr;
     size_t bytes = 0;
   };
-  static constexpr size_t kMostBlocks = 1 << 14;  // a process can have only a few times as many mappings
   bool writes_;
   std::map<uint64_t, Mapped> mapped_;
   std::string why_not_ = "it could not be mapped here";
