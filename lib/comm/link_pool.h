@@ -30,8 +30,6 @@ class LinkPool {
   static constexpr Look stop_if(bool has_ended) { return has_ended ? Look::kStop : Look::kGoOn; }
   Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<Look()>& look,
                        bool delivers = false);
-  // The time-out error, which names the missing links.
-  Error late() const;
   // How many sockets the schedule's links keep: one each, except links in shared memory within this process.
   size_t sockets_of(const Schedule& schedule) const;
 
@@ -70,6 +68,7 @@ class LinkPool {
   bool keeps_socket(int peer) const;  // whether a link to this peer does
   void count(const Link& link);
   void poll_sends();
+  Error late() const;  // names the missing links
 
   const Membership& me_;
   Endpoints endpoints_;

@@ -156,21 +156,23 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
 Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
   const bool on_device = how.on_device != nullptr;
   Result<void> well;
+  LongWait long_wait(run, context, how.timeout_seconds);
   int64_t idle_since_ns = now_ns();
   const auto look = [&] {
     if (monitor_.failed()) return LinkPool::Look::kStop;
     const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
     const bool moves = state == Run::Poll::kProgress;
-    if (moves) idle_since_ns = now_ns();
+    if (moves) long_wait.end(std::exchange(idle_since_ns, now_ns()));
     well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
     const int64_t idle_ns = now_ns() - idle_since_ns;
     if (well) well = context.check_stalled(idle_ns);
-    if (well && static_cast<double>(idle_ns) * 1e-9 > how.timeout_seconds) well = links_.late();
+    if (well) well = long_wait.check(idle_ns);
     if (!well) return LinkPool::Look::kStop;
     return moves ? LinkPool::Look::kMoves : LinkPool::Look::kGoOn;
   };
   TUTTI_TRY(links_.connect(schedule, Deadline::never(), std::ref(look), on_device));
   TUTTI_TRY(monitor_.async_error());
+  if (well) long_wait.end(idle_since_ns);
   return well;
 }
 

@@ -21,7 +21,6 @@ constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
 constexpr uint64_t kSleepNs = 100'000'000;
 constexpr uint64_t kBlindSleepNs = 1'000'000;  // if a transport has nothing to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
-constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
 // Links may wait for the same descriptors, and poll(2) takes no more entries than a process may have descriptors.
 void merge(std::vector<pollfd>* fds) {
@@ -55,14 +54,17 @@ bool has_stranger(int64_t now) {
 class Idle {
  public:
   Idle(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile)
-      : run_(run), context_(context), policy_(policy), meanwhile_(meanwhile) {}
+      : run_(run),
+        context_(context),
+        policy_(policy),
+        meanwhile_(meanwhile),
+        long_wait_(run, context, policy.op_timeout_seconds) {}
 
   void reset() {
-    if (next_warning_ns_ > kFirstWarningNs) tell_of_going_on();
+    long_wait_.end(since_ns_);
     turns_ = 0;
     since_ns_ = 0;
     awake_ns_ = 0;
-    next_warning_ns_ = 0;
     looked_again_ = false;
   }
 
@@ -101,10 +103,7 @@ class Idle {
   // The wait is long enough now to read the clock.
   bool wait_on() {
     const int64_t now = now_ns();
-    if (since_ns_ == 0) {
-      since_ns_ = last_stray_check_ns_ = now;
-      next_warning_ns_ = kFirstWarningNs;
-    }
+    if (since_ns_ == 0) since_ns_ = last_stray_check_ns_ = now;
     if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
     const int64_t idle_ns = now - since_ns_;
     if (awake_ns_ == 0 && idle_ns >= Yielding::kLeastAwakeNs) awake_ns_ = choose_awake_ns(now);
@@ -131,26 +130,8 @@ class Idle {
       if (run_.check_stray(*link)) return fail(run_.error());
     const int64_t idle_ns = now - since_ns_;
     if (auto alike = context_.check_stalled(idle_ns); !alike) return fail(std::move(alike).error());
-    if (idle_ns > next_warning_ns_) {
-      next_warning_ns_ *= 2;
-      waited_for_ = run_.blockers().text();
-      log(LogLevel::kWarn, "no progress for %lld s: %s", static_cast<long long>(idle_ns / 1'000'000'000),
-          whom_and_why().c_str());
-    }
-    if (static_cast<double>(idle_ns) * 1e-9 < policy_.op_timeout_seconds) return true;
-    return fail({Code::kTimeout, format("no progress for %.0f s (TUTTI_OP_TIMEOUT): %s", policy_.op_timeout_seconds,
-                                        whom_and_why().c_str())});
-  }
-
-  std::string whom_and_why() {
-    const std::string why = context_.why_waiting();
-    return "waiting for " + run_.blockers().text() + (why.empty() ? "" : "; " + why);
-  }
-
-  // Follows up on a warning that it might not.
-  [[gnu::cold]] void tell_of_going_on() {
-    log(LogLevel::kWarn, "continued after %.1f s without progress, waiting for %s: slow, but not lost",
-        static_cast<double>(now_ns() - since_ns_) * 1e-9, waited_for_.c_str());
+    auto in_time = long_wait_.check(idle_ns);
+    return in_time || fail(std::move(in_time).error());
   }
 
   void sleep() {
@@ -185,8 +166,8 @@ class Idle {
   int turns_ = 0;
   bool looked_again_ = false;
   int64_t awake_ns_ = 0;  // how long to stay awake; 0: not decided yet
-  int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
-  std::string waited_for_;  // in the last warning
+  int64_t since_ns_ = 0, last_stray_check_ns_ = 0;
+  LongWait long_wait_;
   Error error_;
 };
 
@@ -205,6 +186,29 @@ Result<void> run_to_end(Run& run, WaitContext& context, const WaitPolicy& policy
 }
 
 }  // namespace
+
+Result<void> LongWait::check(int64_t idle_ns) {
+  if (idle_ns > next_warning_ns_) {
+    next_warning_ns_ *= 2;
+    waited_for_ = run_.blockers().text();
+    log(LogLevel::kWarn, "no progress for %lld s: %s", static_cast<long long>(idle_ns / 1'000'000'000),
+        whom_and_why().c_str());
+  }
+  if (static_cast<double>(idle_ns) * 1e-9 < limit_seconds_) return {};
+  return Error{Code::kTimeout,
+               format("no progress for %.0f s (TUTTI_OP_TIMEOUT): %s", limit_seconds_, whom_and_why().c_str())};
+}
+
+std::string LongWait::whom_and_why() {
+  const std::string why = context_.why_waiting();
+  return "waiting for " + run_.blockers().text() + (why.empty() ? "" : "; " + why);
+}
+
+[[gnu::cold]] void LongWait::tell_of_going_on(int64_t since_ns) {
+  log(LogLevel::kWarn, "continued after %.1f s without progress, waiting for %s: slow, but not lost",
+      static_cast<double>(now_ns() - since_ns) * 1e-9, waited_for_.c_str());
+  next_warning_ns_ = kFirstWarningNs;
+}
 
 // After any error, even out of memory half-way, the caller's buffers belong to the caller again.
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {

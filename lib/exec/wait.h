@@ -1,6 +1,7 @@
 // Waiting for peers: spin where ranks have CPUs of their own, yield or nap where they share them, then sleep.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "exec/run.h"
@@ -44,6 +45,31 @@ class WaitContext {
   virtual Result<void> check_stalled(int64_t /*idle_ns*/) { return {}; }
   // A sentence for people: which rank this rank waits for, and why; empty if that is not known.
   virtual std::string why_waiting() { return {}; }
+};
+
+// How long an operation waits without progress: logged after 3 s, and again after twice as long each time; an error
+// after the limit. Both say whom it waits for, and why.
+class LongWait {
+ public:
+  LongWait(const Run& run, WaitContext& context, double limit_seconds)
+      : run_(run), context_(context), limit_seconds_(limit_seconds) {}
+  Result<void> check(int64_t idle_ns);
+  // It goes on, after no progress since then: follows up on warnings that it might not.
+  void end(int64_t since_ns) {
+    if (next_warning_ns_ > kFirstWarningNs) [[unlikely]]
+      tell_of_going_on(since_ns);
+  }
+
+ private:
+  static constexpr int64_t kFirstWarningNs = 3'000'000'000;
+  std::string whom_and_why();
+  void tell_of_going_on(int64_t since_ns);
+
+  const Run& run_;
+  WaitContext& context_;
+  const double limit_seconds_;
+  int64_t next_warning_ns_ = kFirstWarningNs;
+  std::string waited_for_;  // in the last warning
 };
 
 // Other work of the caller, done while no message arrives.
