@@ -310,3 +310,31 @@ TEST_CASE("tcp: both ends of a connection ask a peer that is idle, unless TUTTI_
     if (asks) CHECK(seconds == 3);  // a fifth, rounded up
   }
 }
+
+TEST_CASE("tcp: the kernel retries for three times TUTTI_TCP_TIMEOUT, or for as long as it usually does") {
+  const int limit_s = GENERATE(0, 1, 5, 6, 40, 300);
+  CAPTURE(limit_s);
+  const Setting timeout("TUTTI_TCP_TIMEOUT", std::to_string(limit_s).c_str());
+  const std::set<int> before = connections();
+  const Pair p = make_pair(&kTcpTransport);
+  const auto ends = ends_of_link(before, Contact::from_bytes(p.receiver.address())->addresses[0].port());
+  REQUIRE(ends.size() == 1);
+  const auto most_ms = [](int fd) {
+    constexpr int kTcpRtoMaxMs = 44;
+    int ms = 0;
+    socklen_t bytes = sizeof ms;
+    return getsockopt(fd, IPPROTO_TCP, kTcpRtoMaxMs, &ms, &bytes) == 0 ? ms : 0;
+  };
+  if (most_ms(ends[0].from) == 0) {
+    WARN("skipped: this kernel's longest wait cannot be set (before Linux 6.15)");
+    return;
+  }
+  const Fd usual(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  for (const int fd : {ends[0].from, ends[0].to}) {
+    if (limit_s == 0) CHECK(most_ms(fd) == most_ms(usual.get()));
+    int64_t all_ms = 0, wait_ms = 200;
+    for (int wait = 0; wait <= 15; wait++, wait_ms = std::min<int64_t>(2 * wait_ms, most_ms(fd))) all_ms += wait_ms;
+    CHECK(all_ms >= 3000 * int64_t{limit_s});
+    if (limit_s != 0 && limit_s <= 5) CHECK(most_ms(fd) <= 1100);
+  }
+}

@@ -50,10 +50,12 @@ void prepare(int fd, int64_t timeout_seconds) {
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   }
   // By default each retry waits twice as long as the one before: after five seconds four have failed, which happens all
-  // the time where a third of all packets is lost.
+  // the time where a third of all packets is lost. But the kernel gives up after 15 such waits (tcp_retries2): they are
+  // so long that this is no sooner than three times the limit.
   constexpr int kTcpRtoMaxMs = 44;  // Linux 6.15, and the C library's header may be older than the kernel
   set(fd, TCP_THIN_LINEAR_TIMEOUTS, 1);
-  set(fd, kTcpRtoMaxMs, 1000);
+  if (timeout_seconds != 0)
+    set(fd, kTcpRtoMaxMs, static_cast<int>(std::clamp<int64_t>(400 * timeout_seconds - 900, 1000, 120'000)));
   // Within a host there is no congestion to control, and where the system's default is BBR, with its timers, 8 B and 1
   // MiB between two ranks took up to 8 and 11 % longer than with Reno, which every process may choose.
   static constexpr char kReno[] = "reno";
