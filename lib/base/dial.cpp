@@ -212,7 +212,10 @@ Dialer::Status Dialer::advance() {
     }
     switch (handshake_->advance(fd_.get())) {
       case Handshake::Status::kPending: return Status::kPending;  // the peer may be busy: init's deadline covers this
-      case Handshake::Status::kFailed: give_up_on_current(handshake_->why()); continue;
+      case Handshake::Status::kFailed:
+        note_cut();
+        give_up_on_current(handshake_->why());
+        continue;
       case Handshake::Status::kDone: break;
     }
     story_ = candidates_[next_ - 1].to_string() +
@@ -239,6 +242,7 @@ Dialer::Status Dialer::start_next() {
     if (fd) {
       fd_ = std::move(fd).value();
       handshake_.reset();
+      began_ns_ = now_ns();
       attempt_ = Deadline::after_seconds(kAttemptSeconds);
       return Status::kDone;
     }
@@ -248,6 +252,14 @@ Dialer::Status Dialer::start_next() {
   }
   if (candidates_.empty()) story_ = "it has no address to try";
   return Status::kFailed;
+}
+
+// A peer drops connections that do not prove themselves in time, those of a process that was stopped, too. The time of
+// the handshake does not count, because the peer may be busy. One that hangs up at once is not waited for.
+void Dialer::note_cut() {
+  if (!handshake_->is_cut() || now_ns() - began_ns_ < kSilenceNs) return;
+  was_silent_ = true;
+  patience_ = patience_.extended_since(began_ns_);
 }
 
 void Dialer::give_up_on_current(std::string why) {

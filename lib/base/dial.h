@@ -1,6 +1,7 @@
 // Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates, and again
-// if the network was silent; an Acceptor accepts connections and drops those that cannot prove that they belong to the
-// group. Both are non-blocking state machines: call them again until they have something. Not thread-safe.
+// if the network was silent or the peer lost patience; an Acceptor accepts connections and drops those that cannot
+// prove that they belong to the group. Both are non-blocking state machines: call them again until they have something.
+// Not thread-safe.
 #pragma once
 
 #include <poll.h>
@@ -95,6 +96,7 @@ class Dialer {
 
  private:
   Status start_next();
+  void note_cut();
   void give_up_on_current(std::string why);
 
   Call call_;
@@ -103,7 +105,8 @@ class Dialer {
   Fd fd_;
   std::optional<Handshake> handshake_;
   bool lacked_resources_ = false;
-  bool was_silent_ = false;  // a candidate did not answer in this pass over them
+  bool was_silent_ = false;  // a candidate did not answer in this pass over them, or no more
+  int64_t began_ns_ = 0;     // with the current candidate
   Deadline patience_, attempt_ = Deadline::never();
   std::string story_, why_;
 };

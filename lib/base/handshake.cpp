@@ -100,8 +100,9 @@ Handshake::Status Handshake::advance(int fd) {
       in_got_ = 0;
       (this->*next_.take)(in_);
     } else {
-      fail(errno == 0 ? "the other side closed the connection during the handshake"
-                      : system_error(doing, errno).message);
+      fail(
+          errno == 0 ? "the other side closed the connection during the handshake" : system_error(doing, errno).message,
+          Failure::kCut);
     }
   }
   send_queued(fd);  // the refusal of a wrong proof, best effort: the connection ends here
@@ -208,11 +209,6 @@ void Handshake::conclude(bool is_client) {
   sodium_memzero(shared.data(), shared.size());
   sodium_memzero(all.data(), all.size());
   sodium_memzero(keys.data(), sizeof keys);
-}
-
-void Handshake::fail_misfit(std::string why) {
-  is_misfit_ = true;
-  fail(std::move(why));
 }
 
 std::string Transcript::bytes() const {

@@ -89,7 +89,9 @@ class Handshake {
   const Hello& hello() const { return said_.hello; }
   const std::string& why() const { return why_; }  // why it failed
   // It failed because the other side speaks the protocol, but with another secret, version or encryption setting.
-  bool is_misfit() const { return is_misfit_; }
+  bool is_misfit() const { return failure_ == Failure::kMisfit; }
+  // It failed because the connection was closed or broke.
+  bool is_cut() const { return failure_ == Failure::kCut; }
 
  private:
   Handshake(const Key& key, HelloKind kind, int my_rank) : key_(key), expected_kind_(kind), my_rank_(my_rank) {}
@@ -106,8 +108,12 @@ class Handshake {
   void take_acceptance(const uint8_t* message);
   Secret make_ephemeral();
   void conclude(bool is_client);
-  void fail(std::string why) { why_ = std::move(why); }
-  void fail_misfit(std::string why);
+  enum class Failure : uint8_t { kOther, kCut, kMisfit };
+  void fail(std::string why, Failure failure = Failure::kOther) {
+    why_ = std::move(why);
+    failure_ = failure;
+  }
+  void fail_misfit(std::string why) { fail(std::move(why), Failure::kMisfit); }
 
   Key key_;
   HelloKind expected_kind_;
@@ -120,7 +126,7 @@ class Handshake {
   size_t in_got_ = 0;
   std::unique_ptr<SecureChannel> channel_;
   std::string why_;  // why it failed; empty: it has not
-  bool is_misfit_ = false;
+  Failure failure_ = Failure::kOther;
 };
 
 }  // namespace tutti

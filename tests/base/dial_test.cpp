@@ -62,6 +62,39 @@ TEST_CASE("a network that loses the first packets of a connection does not part 
   CHECK(dialed != Dialer::Status::kFailed);
 }
 
+TEST_CASE("ranks that are stopped in the middle of a handshake, until the other side loses patience, call again") {
+  ListeningRank busy;
+  const std::vector door{ways_to(busy.contact)[0]};
+  Acceptor acceptor(std::move(busy.fds), kGroupKey, HelloKind::kControl, 0);
+  std::vector<Dialer> dialers;  // more than an Acceptor has patience with
+  for (int rank = 1; rank <= 18; rank++)
+    dialers.emplace_back(Dialer::Call{kGroupKey, HelloKind::kControl, rank, 0}, door);
+  const auto until = [](auto&& there) {
+    const Deadline end = Deadline::after_seconds(30);
+    while (!end.passed() && !there()) ::poll(nullptr, 0, 1);
+    return !end.passed();
+  };
+  REQUIRE(until([&] {
+    return std::all_of(dialers.begin(), dialers.end(), [](Dialer& d) {
+      return d.advance() == Dialer::Status::kPending && d.is_connected() && d.events() == POLLIN;
+    });
+  }));
+  REQUIRE(until([&] {
+    CHECK_FALSE(acceptor.next());
+    pollfd first{dialers[0].fd(), POLLRDHUP, 0};
+    return ::poll(&first, 1, 0) > 0;
+  }));
+  CHECK(until([&] {
+    (void)acceptor.next();
+    std::erase_if(dialers, [](Dialer& dialer) {
+      const auto status = dialer.advance();
+      CHECK(status != Dialer::Status::kFailed);
+      return status != Dialer::Status::kPending;
+    });
+    return dialers.empty();
+  }));
+}
+
 TEST_CASE("where somebody else answers at one address, the next one is tried") {
   Address elsewhere;
   const auto other = listen_on(resolve("127.0.0.1", 0).value().at(0), &elsewhere);
