@@ -1,6 +1,7 @@
 #include "base/dial.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ constexpr int64_t kHurryNs = 1'000'000'000;
 constexpr int64_t kLongestLookNs = 500'000'000;
 constexpr int64_t kRootsPatienceNs = 5'000'000'000;  // callers of a group's root try again
 constexpr size_t kMostMisfits = 8;
+constexpr int kKernelSilenceMs = 10'000;        // in a handshake
 constexpr int64_t kShortageNs = 1'000'000'000;  // without descriptors, which others may free
 
 enum Family : uint8_t { kV4 = 4, kV6 = 6, kV6LinkLocal = 7 };  // on the wire
@@ -76,6 +78,16 @@ SharedNetworks shared_networks(const std::vector<Address>& addresses, const std:
   for (const Network& n : networks)
     if (n.speed * 2 >= fastest) shared.addresses.push_back(n.address);
   return shared;
+}
+
+// During a handshake the peer may be busy, but its kernel has to answer: else the network has failed. Afterwards the
+// connection's owner looks after that.
+void limit_silence(int fd, bool is_limited) {
+  const int on = is_limited, second = 1, most_ms = is_limited ? kKernelSilenceMs : 0;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof second);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof second);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, sizeof most_ms);
 }
 
 }  // namespace
@@ -216,7 +228,7 @@ Dialer::Status Dialer::advance() {
         note_cut();
         give_up_on_current(handshake_->why());
         continue;
-      case Handshake::Status::kDone: break;
+      case Handshake::Status::kDone: limit_silence(fd_.get(), false);
     }
     story_ = candidates_[next_ - 1].to_string() +
              format(" (address %zu of %zu%s%s)", next_, candidates_.size(), story_.empty() ? "" : "; ", story_.c_str());
@@ -241,6 +253,7 @@ Dialer::Status Dialer::start_next() {
     next_++;
     if (fd) {
       fd_ = std::move(fd).value();
+      limit_silence(fd_.get(), true);
       handshake_.reset();
       began_ns_ = now_ns();
       attempt_ = Deadline::after_seconds(kAttemptSeconds);
@@ -254,8 +267,9 @@ Dialer::Status Dialer::start_next() {
   return Status::kFailed;
 }
 
-// A peer drops connections that do not prove themselves in time, those of a process that was stopped, too. The time of
-// the handshake does not count, because the peer may be busy. One that hangs up at once is not waited for.
+// A peer drops connections that do not prove themselves in time, those of a process that was stopped, too; or the
+// network has failed. The time of the handshake does not count, because the peer may be busy. One that hangs up at once
+// is not waited for.
 void Dialer::note_cut() {
   if (!handshake_->is_cut() || now_ns() - began_ns_ < kSilenceNs) return;
   was_silent_ = true;

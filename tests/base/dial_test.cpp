@@ -1,6 +1,7 @@
 // Connections over a network that loses packets.
 #include "base/dial.h"
 
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/tcp_info.h"
 #include "catch.h"
 
 using namespace tutti;
@@ -93,6 +95,33 @@ TEST_CASE("ranks that are stopped in the middle of a handshake, until the other 
     });
     return dialers.empty();
   }));
+}
+
+TEST_CASE("where the network fails while a busy peer is waited for, the next address is tried") {
+  const ListeningRank busy;
+  ListeningRank rank;
+  Dialer dialer({kGroupKey, HelloKind::kTcp, 1, 0}, {ways_to(busy.contact)[0], ways_to(rank.contact)[0]});
+  const Deadline end = Deadline::after_seconds(60);
+  const auto is_acknowledged = [&] {
+    const auto info = kernel_info(dialer.fd());
+    return dialer.is_connected() && dialer.events() == POLLIN && info && info->tcpi_unacked == 0;
+  };
+  for (; !end.passed() && !is_acknowledged(); ::poll(nullptr, 0, 1))
+    REQUIRE(dialer.advance() == Dialer::Status::kPending);
+  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);  // nothing arrives any more
+  const sock_fprog loses_all{1, &none};
+  REQUIRE(setsockopt(dialer.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &loses_all, sizeof loses_all) == 0);
+  Acceptor acceptor(std::move(rank.fds), kGroupKey, HelloKind::kTcp, 0);
+  auto status = Dialer::Status::kPending;
+  for (; !end.passed() && status == Dialer::Status::kPending; ::poll(nullptr, 0, 1)) {
+    status = dialer.advance();
+    (void)acceptor.next();
+  }
+  CHECK(status == Dialer::Status::kDone);
+  int is_on = -1;
+  socklen_t bytes = sizeof is_on;
+  REQUIRE(getsockopt(dialer.fd(), SOL_SOCKET, SO_KEEPALIVE, &is_on, &bytes) == 0);
+  CHECK(is_on == 0);  // its owner decides from now on
 }
 
 TEST_CASE("where somebody else answers at one address, the next one is tried") {
