@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
+#include "base/log.h"
 #include "base/tcp_info.h"
 
 namespace tutti {
@@ -21,8 +23,7 @@ bool Heartbeat::tick(int64_t now_ns) {
   if (asked_ && all_taken) asked_ = false;
   if (asked_ && now_ns - answered_ns_ > kDoubtNs) {
     if (hear_doors()) answered_ns_ = now_ns;
-    knock(doors_[0]);
-    if (doors_.size() > 1) knock(doors_[1 + next_door_++ % (doors_.size() - 1)]);
+    knock_at_doors(now_ns);
     return false;
   }
   attempts_.clear();
@@ -32,10 +33,23 @@ bool Heartbeat::tick(int64_t now_ns) {
   return true;
 }
 
-void Heartbeat::knock(const Address& door) {
+void Heartbeat::knock_at_doors(int64_t now_ns) {
+  bool lacks_descriptors = !knock(doors_[0]);
+  if (doors_.size() > 1) lacks_descriptors |= !knock(doors_[1 + next_door_++ % (doors_.size() - 1)]);
+  if (!lacks_descriptors || !attempts_.empty()) return;
+  answered_ns_ = now_ns - kDoubtNs;
+  if (!std::exchange(lack_logged_, true))
+    log(LogLevel::kWarn, "no file descriptor is left to ask whether the host at %s is still there (see ulimit -n)",
+        doors_[0].to_string().c_str());
+}
+
+bool Heartbeat::knock(const Address& door) {
   constexpr size_t kMostAttempts = 40;
   if (attempts_.size() == kMostAttempts) attempts_.pop_front();
-  if (auto attempt = connect_start(door)) attempts_.push_back(std::move(attempt).value());
+  auto attempt = connect_start(door);
+  if (!attempt) return attempt.error().sys_errno != EMFILE && attempt.error().sys_errno != ENFILE;
+  attempts_.push_back(std::move(attempt).value());
+  return true;
 }
 
 bool Heartbeat::hear_doors() {

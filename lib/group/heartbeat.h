@@ -5,6 +5,7 @@
 // lost. So a few bytes are sent every half second, once the last ones were acknowledged. Without an acknowledgement TCP
 // retransmits less and less often, which looks like silence where the network loses a third of all packets: so new
 // connections are tried meanwhile, ten a second to each of up to two doors, and any answer counts, even a refusal.
+// While this process has no descriptor left for them, nothing is known of the host, and it is not taken for lost.
 //
 // Not thread-safe: the watching thread has one for each connection, and calls tick() every kTickMs.
 #pragma once
@@ -36,7 +37,8 @@ class Heartbeat {
 
  private:
   bool hear_doors();
-  void knock(const Address& door);
+  void knock_at_doors(int64_t now_ns);
+  bool knock(const Address& door);  // false: there is no descriptor for that
 
   int fd_;
   std::vector<Address> doors_;
@@ -45,6 +47,7 @@ class Heartbeat {
   int64_t asked_ns_ = 0;
   bool asked_ = false;  // bytes sent, but not acknowledged yet
   std::list<Fd> attempts_;
+  bool lack_logged_ = false;
 };
 
 }  // namespace tutti

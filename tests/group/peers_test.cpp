@@ -3,6 +3,7 @@
 #include "group/peers.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -164,6 +165,40 @@ TEST_CASE("who has no descriptor left for those at the door does not watch it al
   const auto used = clock() - begin;
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK(used < CLOCKS_PER_SEC / 5);  // CPU time
+}
+
+TEST_CASE("a host is not taken for lost while there is no descriptor left to ask it") {
+  Address door;
+  const auto listener = listen_on(resolve("127.0.0.1", 0).value().at(0), &door);
+  REQUIRE(listener);
+  const Fd line = std::move(connect_start(door).value());
+  const Fd other_end = accept_one(listener.value().get());
+  REQUIRE(other_end);
+  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog loses_all{1, &none};
+  for (const int fd : {other_end.get(), listener.value().get()})
+    REQUIRE(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &loses_all, sizeof loses_all) == 0);
+  Heartbeat heartbeat(line.get(), {door}, now_ns());
+  constexpr int64_t kSilenceNs = 1'950'000'000;
+  const auto is_silent_within = [&](double seconds) {
+    bool is_silent = false;
+    for (const Deadline end = Deadline::after_seconds(seconds); !is_silent && !end.passed();
+         ::poll(nullptr, 0, Heartbeat::kTickMs)) {
+      const int64_t now = now_ns();
+      if (heartbeat.tick(now)) REQUIRE(::send(line.get(), "x", 1, 0) == 1);
+      is_silent = heartbeat.silent_ns(now) >= kSilenceNs;
+    }
+    return is_silent;
+  };
+  rlimit usual{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  rlimit none_left = usual;
+  none_left.rlim_cur = static_cast<rlim_t>(Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none_left) == 0);
+  const bool was_silent = is_silent_within(4);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK_FALSE(was_silent);
+  CHECK(is_silent_within(30));  // now it is asked, and does not answer
 }
 
 TEST_CASE("a rank gets a few control connections and no more") {
