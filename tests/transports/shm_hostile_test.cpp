@@ -203,6 +203,12 @@ TEST_CASE("shm: a peer is told of so many blocks as it maps, and no more") {
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
+TEST_CASE("shm: a block whose number would be another block's, or mean something else, is not shared") {
+  CHECK(OwnMemory::has_number(~uint32_t{0} - kFirstBlock));
+  CHECK_FALSE(OwnMemory::has_number(uint64_t{~uint32_t{0}} - kFirstBlock + 1));
+  CHECK_FALSE(OwnMemory::has_number(uint64_t{1} << 32));
+}
+
 TEST_CASE("shm: what is said of a message counts as it was when it was looked at") {
   Prey prey;
   tuttiMessage message{};

@@ -65,7 +65,7 @@ bool OwnMemory::has(const void* data, size_t bytes, int socket) {
 }
 
 bool OwnMemory::describe(const void* data, size_t bytes, int socket, uint32_t* where, uint64_t* at) {
-  if (!has(data, bytes, socket)) return false;
+  if (!has(data, bytes, socket) || !has_number(block_->id)) return false;
   const uint32_t number = kFirstBlock + static_cast<uint32_t>(block_->id);
   *where = number;
   *at = reinterpret_cast<uintptr_t>(data) - block_->begin;

@@ -56,6 +56,9 @@ class PeerMemory {
 // This side's blocks of shared memory, of which the peer is told through the socket.
 class OwnMemory {
  public:
+  // Blocks are numbered in 32 bits. A process that has registered memory so often that they do not suffice shares no
+  // more.
+  static bool has_number(uint64_t id) { return id <= UINT32_MAX - kFirstBlock; }
   // Whether there is a block that has all of these bytes.
   bool has(const void* data, size_t bytes, int socket);
   // Sets *where and *at to these bytes' block and offset, once the peer knows the block: false if it cannot be told.
