@@ -148,7 +148,10 @@ Result<void> finalize(tuttiComm_t comm, bool alone) {
   const auto use = std::make_shared<Use>(comm);
   if (!*use) return not_a_comm(comm);
   if (use->member().blocking())
-    return launch_blocking(comm, [use, alone] { return (*use)->finalize((*use)->take_ticket(), alone); });
+    return launch_blocking(comm, [use, alone] {
+      if (!alone) announce(*use->operator->(), {Collective::kFinalize});
+      return (*use)->finalize((*use)->take_ticket(), alone);
+    });
   TUTTI_TRY(use->member().finalize(alone));
   return in_background("tuttiCommFinalize");
 }

@@ -38,6 +38,7 @@ Result<void> Member::finalize(bool alone) {
   return start("tuttiCommFinalize", true, takes_later ? std::function<void()>() : take_ticket,
                [this, ticket, take_ticket, takes_later, alone, place = place_of_thread()] {
                  set_place(place);
+                 if (takes_later && !alone) announce(*comm_, {Collective::kFinalize});
                  if (takes_later) take_ticket();
                  return comm_->finalize(*ticket, alone);
                });

@@ -40,6 +40,11 @@ Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& min
   return all;
 }
 
+// Before that call's ticket is taken.
+void announce_gathering(const Use& comm, size_t bytes) {
+  announce(*comm.operator->(), {Collective::kAllGather, nullptr, nullptr, bytes, DataType::kInt8});
+}
+
 // Joins the new group as its rank `me`. A communicator that was aborted before is told to the others, who would wait.
 Result<std::unique_ptr<Communicator>> join(const Source& from, const UniqueId& id, int me, int n_ranks,
                                            const Deadline& deadline, const std::vector<int>& members) {
@@ -89,9 +94,12 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
   if (color < TUTTI_SPLIT_NOCOLOR)
     return invalid_argument(format("color=%d: give 0 or more, or TUTTI_SPLIT_NOCOLOR", color));
   TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 2));
-  return create_from(from, color == TUTTI_SPLIT_NOCOLOR ? nullptr : newcomm, [=](const Deadline& deadline) {
-    return split(*from, {color, key}, deadline);
-  });
+  return create_from(
+      from, color == TUTTI_SPLIT_NOCOLOR ? nullptr : newcomm,
+      [=](const Deadline& deadline) {
+        return split(*from, {color, key}, deadline);
+      },
+      [=] { announce_gathering(from->comm, sizeof(SplitChoice)); });
 }
 
 // What the leader of a listed group (its lowest rank) sends to the others: the id, and the list, so that they can check
@@ -221,7 +229,7 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
   if (rank != -1 && rank != me)
     return invalid_argument(
         format("rank=%d: ranks of comm keep their numbers: give %d, this rank's own, or -1", rank, me));
-  return create_from(from, newcomm, [=](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
+  const auto join_old = [=](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
     const int64_t called_ns = now_ns();
     const auto agreed = agree_on_id(from->comm, from->tickets[0], id);
     // The limit is for the meeting; waiting for the turn or for ranks that agree late does not count.
@@ -233,7 +241,8 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
       });
     if (!agreed) return agreed.error();
     return join(*from, agreed.value(), me, n_ranks, limit, ranks_below(old_ranks));
-  });
+  };
+  return create_from(from, newcomm, join_old, [=] { announce_gathering(from->comm, sizeof(UniqueId)); });
 }
 
 Result<void> join_as_new(int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm, const tuttiConfig_t* config) {

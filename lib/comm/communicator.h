@@ -110,6 +110,11 @@ class Communicator final {
   std::unique_ptr<cuda::Device> device_;  // destroyed before everything that it uses
 };
 
+// Before the ticket of a collective on host memory: breaks a GPU communicator where others have called something else.
+inline void announce(const Communicator& comm, const Operation& collective) {
+  if (comm.device() != nullptr) comm.device()->announce(collective);
+}
+
 // Called instead of create() if this rank cannot join: tells the ranks that wait there why. Takes a few seconds at
 // most. Returns `why`.
 Error report_cannot_join(const UniqueId& id, int rank, int n_ranks, const CommOptions& options,

@@ -13,6 +13,7 @@ class GpuHost final : public cuda::Host {
   bool broken() override { return comm_.monitor_.failed(); }
   int wake_fd() override { return comm_.monitor_.watch().ending().wake_fd(); }
   Error breakage() override { return comm_.monitor_.watch().ending().failure(); }
+  bool has_left(int rank) override { return comm_.monitor_.watch().departed(rank).has_value(); }
   Result<void> check_open() override { return comm_.check_open(); }
   void break_with(const Error& error) override {
     comm_.monitor_.watch().ending().fail_also_after_goodbye(error);  // a graph may be launched after tuttiCommFinalize

@@ -94,6 +94,15 @@ Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   return {};
 }
 
+void Device::announce(const Operation& operation) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!host_.check_open()) return;
+    pending_.push_back({operation});
+  }
+  (void)advance();  // if that is not enough, those do it whose operations are before it
+}
+
 // An error of the GPU is final, so it breaks the communicator.
 Result<bool> Device::advance() {
   const std::lock_guard lock(mutex_);
@@ -129,12 +138,13 @@ Result<void> Device::begin(Pending& pending) {
 }
 
 Result<bool> Device::enqueue(Pending& pending) {
-  if (!pending.has_begun) TUTTI_TRY(begin(pending));
+  if (pending.way != nullptr && !pending.has_begun) TUTTI_TRY(begin(pending));
   Attendee* const others = pending.way == &ways_->first() ? nullptr : ways_->first().others();
   if (others != nullptr && !pending.is_told && pending.operation.collective != Collective::kSendRecv) {
     TUTTI_TRY_ASSIGN(pending.is_told, others->pass(pending.operation));
     if (!pending.is_told) return false;
   }
+  if (pending.way == nullptr) return true;
   TUTTI_TRY_ASSIGN(const bool has_met, pending.way->meet(pending.operation, pending.turn));
   if (!has_met) return false;
   const Call call = to_call(pending.operation);

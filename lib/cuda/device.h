@@ -32,6 +32,8 @@ class Device {
   // false where other ranks of this process have to call first, possibly from this same thread.
   Result<void> submit(const Operation& operation, StreamRef stream);
   Result<bool> advance();
+  // Tells ranks whose GPUs may wait for this one what all ranks' hosts call next, as an operation in its order.
+  void announce(const Operation& operation);
   // Advances all until nothing is left.
   static Result<void> settle(const std::vector<Device*>& devices);
   // Waits until the GPU has done all that was submitted, or until the communicator is broken.
@@ -46,13 +48,12 @@ class Device {
   void close_window(uint64_t window);
 
  private:
-  Device(Host& host, Port& port, int device)
-      : host_(host), port_(port), device_(device), progress_(host.recorder(), host.operation_limit_seconds()) {}
+  Device(Host& host, Port& port, int device) : host_(host), port_(port), device_(device), progress_(host) {}
   Result<void> setup();
   struct Pending {
     Operation operation;
-    Turn turn;
-    Way* way = nullptr;
+    Turn turn = {};
+    Way* way = nullptr;       // null: it is announced, nothing more
     std::thread::id only_by;  // the only thread in which the handle means this stream; none: in all threads
     bool has_begun = false, is_told = false;
   };

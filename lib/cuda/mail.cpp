@@ -102,8 +102,8 @@ class PostOffice {
 
 class Mail final : public Way {
  public:
-  Mail(int rank, double limit_seconds, GpuStreams& streams, std::shared_ptr<PostOffice> office)
-      : rank_(rank), limit_seconds_(limit_seconds), streams_(streams), office_(std::move(office)) {}
+  Mail(Host& host, GpuStreams& streams, std::shared_ptr<PostOffice> office)
+      : host_(host), streams_(streams), office_(std::move(office)) {}
 
   const char* name() const override { return "by copies from the sender's memory"; }
   bool takes(const Operation& operation) const override { return operation.collective == Collective::kSendRecv; }
@@ -113,7 +113,7 @@ class Mail final : public Way {
     const bool have_all_met = mine_->n_alone == 0;
     // What has met is taken at once: its sender may have to go on before the others can send.
     TUTTI_TRY(take(office_->take_met(mine_.get()), turn.stream));
-    if (!have_all_met) return check_time();
+    if (!have_all_met) return check_peer();
     return std::all_of(mine_->sent.begin(), mine_->sent.end(), [](const auto& copy) { return copy->is_taken.load(); });
   }
 
@@ -127,21 +127,28 @@ class Mail final : public Way {
  private:
   Result<void> post(const std::vector<Message>& messages, StreamRef stream) {
     mine_ = std::make_shared<Letters>(streams_);
-    mine_->rank = rank_;
-    limit_ = Deadline::after_seconds(limit_seconds_);
+    mine_->rank = host_.rank();
+    limit_ = Deadline::after_seconds(host_.operation_limit_seconds());
     TUTTI_TRY(mine_->come->record(stream));
     return office_->post(mine_, messages);
   }
 
-  // Nobody else notices that a message waits for its other side.
-  Result<bool> check_time() {
-    if (!limit_.passed()) return false;
+  // Nobody else notices that a message waits for its other side, which may never come.
+  Result<bool> check_peer() {
+    constexpr uint32_t kTurns = 64;  // between two looks, for which all ranks lock the post office
+    if (++turn_ % kTurns != 0) return false;
     const int peer = office_->awaited(*mine_);
-    if (peer < 0) return false;
+    const bool has_left = peer >= 0 && host_.has_left(peer);
+    // Asked again: it may have made the matching call before it left.
+    if (peer < 0 || !(has_left || limit_.passed()) || office_->awaited(*mine_) != peer) return false;
+    const std::string what = format(
+        "rank %d waits for a message to or from rank %d, which has not made the matching call", host_.rank(), peer);
+    if (has_left)
+      return Error{Code::kRemoteError,
+                   format("rank %d destroyed or finalized its communicator; %s", peer, what.c_str()), peer};
     return Error{Code::kTimeout,
-                 format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): rank %d waits for a message to or from "
-                        "rank %d, which has not made the matching call",
-                        limit_seconds_, rank_, peer),
+                 format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): %s", host_.operation_limit_seconds(),
+                        what.c_str()),
                  peer};
   }
 
@@ -160,18 +167,18 @@ class Mail final : public Way {
     return {};
   }
 
-  const int rank_;
-  const double limit_seconds_;
+  Host& host_;
   GpuStreams& streams_;
   const std::shared_ptr<PostOffice> office_;
   std::shared_ptr<Letters> mine_;       // of the operation under way
   Deadline limit_ = Deadline::never();  // until its messages have met
+  uint32_t turn_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Way> make_mail(Host& host, Port& port, const std::string& name) {
-  return std::make_unique<Mail>(host.rank(), host.operation_limit_seconds(), port,
+  return std::make_unique<Mail>(host, port,
                                 find_shared<PostOffice>(name, [] { return std::make_shared<PostOffice>(); }));
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "cuda/ways.h"
 
 namespace tutti::cuda {
 namespace {
@@ -21,8 +22,8 @@ uint64_t called_by(const Witness& witness) {
 
 }  // namespace
 
-Progress::Progress(const Recorder& of_host, double limit_seconds) : limit_seconds_(limit_seconds) {
-  const TraceHeader& header = of_host.header();
+Progress::Progress(Host& host) : host_(host), limit_seconds_(host.operation_limit_seconds()) {
+  const TraceHeader& header = host.recorder().header();
   recorder_.share(header.rank, header.n_ranks, header.group ^ kOnGpu);
 }
 
@@ -67,6 +68,18 @@ uint64_t Progress::add_unseen(const Attendee* attendee, const Witnesses& seen, s
   return least;
 }
 
+// What it has called is read after its goodbye, and so is final. Every rank that waits for one that has left either
+// learns of that here or waits for a rank that does, because neighbours connect all ranks.
+Result<void> Progress::check_stays(const Attendee* attendee, int rank) const {
+  if (attendee == nullptr || !host_.has_left(rank)) return {};
+  const uint64_t called = attendee->called_by(rank);
+  if (called >= attendee->called_by(recorder_.header().rank)) return {};
+  return Error{Code::kRemoteError,
+               format("rank %d destroyed or finalized its communicator after %llu operations on its GPU; %s", rank,
+                      static_cast<unsigned long long>(called), explain_wait().value_or("").c_str()),
+               rank};
+}
+
 // A rank that keeps calling is not waiting.
 Result<void> Progress::look(const Attendee* attendee) {
   const std::lock_guard lock(mutex_);
@@ -93,6 +106,7 @@ Result<void> Progress::look(const Attendee* attendee) {
   const int64_t idle_ns = now - since_ns_;
   recorder_.record_wait(idle_ns, behind);
   if (behind.empty()) return {};
+  for (const int rank : behind) TUTTI_TRY(check_stays(attendee, rank));
   const double idle_seconds = static_cast<double>(idle_ns) * 1e-9;
   if (idle_seconds >= limit_seconds_)
     return Error{Code::kTimeout, format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): %s", limit_seconds_,

@@ -21,10 +21,11 @@
 
 namespace tutti::cuda {
 
+class Host;
+
 class Progress {
  public:
-  // `of_host`: the communicator's recorder.
-  Progress(const Recorder& of_host, double limit_seconds);
+  explicit Progress(Host& host);
 
   void begin(const Operation& operation);
   void end();  // all operations that have begun
@@ -37,8 +38,8 @@ class Progress {
   bool has_captured() const { return has_captured_; }
 
   // To be called now and then: if something is under way, logs which ranks it waits for. kTimeout if these have
-  // called nothing for as long as an operation may take. `attendee` (may be null) knows how much the ranks have called
-  // whose recorders cannot be seen from here.
+  // called nothing for as long as an operation may take, kRemoteError once one of them has left. `attendee` (may be
+  // null) knows how much the ranks have called, also those whose recorders cannot be seen from here.
   Result<void> look(const Attendee* attendee);
   void fail(const Error& error) { recorder_.fail(error.message); }
 
@@ -50,7 +51,9 @@ class Progress {
   Witnesses others() const;
   // Adds to `behind` the ranks not `seen` that have called less than this one. Returns the fewest calls of any of them.
   uint64_t add_unseen(const Attendee* attendee, const Witnesses& seen, std::vector<int>* behind) const;
+  Result<void> check_stays(const Attendee* attendee, int rank) const;
 
+  Host& host_;
   const double limit_seconds_;
   Recorder recorder_{true};
   std::atomic<bool> has_captured_{false};

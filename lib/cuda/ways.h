@@ -35,6 +35,7 @@ class Host {
   virtual bool broken() = 0;
   virtual int wake_fd() = 0;  // readable once broken
   virtual Error breakage() = 0;
+  virtual bool has_left(int rank) = 0;              // has finalized or destroyed its communicator; only of a neighbour
   virtual Result<void> check_open() = 0;            // neither broken nor finalized
   virtual void break_with(const Error& error) = 0;  // for all ranks
   // For diagnosing why a job hangs.

@@ -63,6 +63,7 @@ class AmongTwins final : public tutti::cuda::Host {
   bool broken() override { return false; }
   int wake_fd() override { return -1; }
   tutti::Error breakage() override { return {}; }
+  bool has_left(int) override { return false; }
   tutti::Result<void> check_open() override { return {}; }
   void break_with(const tutti::Error&) override {}
   const tutti::Recorder& recorder() override { return recorder_; }

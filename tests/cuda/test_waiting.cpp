@@ -179,3 +179,108 @@ TEST_CASE("also without a folder for recorders a GPU that waits for a rank is le
   unsetenv("TUTTI_TRACE_DIR");
   unsetenv("TUTTI_OP_TIMEOUT");
 }
+
+namespace {
+
+// Ranks of two threads: rank 1 leaves, or calls something else on the host, while rank 0's GPU waits for it.
+template <class Rank0, class Rank1>
+std::vector<Outcome> meet_in_vain(FakePort& port, Seats seats, Rank0&& rank0, Rank1&& rank1, bool blocks = true) {
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(seats, r);
+      config.blocking = blocks ? 1 : 0;
+      tuttiComm_t comm = nullptr;
+      tuttiResult_t state = tuttiCommInitRankConfig(&comm, 2, id, r, &config);
+      while (state == tuttiInProgress) o.take(tuttiCommGetAsyncError(comm, &state));
+      o.take(state);
+      if (comm == nullptr) return;
+      GpuStream stream(port);
+      std::vector<float> data(1000);
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, comm, stream));
+      stream.synchronize();
+      if (r == 1) return rank1(comm, o);
+      rank0(comm, stream, data, o);
+      stream.synchronize();
+      (void)tuttiCommAbort(comm);
+    });
+  for (auto& thread : threads) thread.join();
+  return outcomes;
+}
+
+void await_error(tuttiComm_t comm, Outcome& o) {
+  if (o.code != tuttiSuccess) return;
+  for (int i = 0; i < 20'000 && (o.code == tuttiSuccess || o.code == tuttiInProgress); i++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    (void)tuttiCommGetAsyncError(comm, &o.code);
+  }
+  o.message = tuttiGetLastError(comm);
+}
+
+}  // namespace
+
+TEST_CASE("a rank whose GPU waits for one that leaves in good order is told, however that leaves") {
+  FakePort port(2);
+  for (const Seats seats : {Seats::kOwnGpus, Seats::kTogether})
+    for (const bool finalizes : {false, true})
+      for (const bool receives : {false, true}) {
+        if (receives && seats == Seats::kOwnGpus) continue;  // goes through the host, which knows
+        INFO(static_cast<int>(seats) << finalizes << receives);
+        std::atomic<bool> is_over{false};
+        const auto outcomes = meet_in_vain(
+            port, seats,
+            [&](tuttiComm_t comm, GpuStream& stream, std::vector<float>& data, Outcome& o) {
+              o.take(receives ? tuttiRecv(data.data(), 1, tuttiFloat, 1, comm, stream)
+                              : tuttiAllReduce(data.data(), data.data(), 1000, tuttiFloat, tuttiSum, comm, stream));
+              await_error(comm, o);
+              is_over = true;
+            },
+            [&](tuttiComm_t comm, Outcome& o) {
+              o.take(finalizes ? tuttiCommFinalizeLocal(comm) : tuttiCommDestroy(comm));
+              while (finalizes && !is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+              if (finalizes) o.take(tuttiCommDestroy(comm));
+            });
+        INFO(outcomes[0].message << outcomes[1].message);
+        CHECK(outcomes[0].code == tuttiRemoteError);
+        CHECK(contains(outcomes[0].message, "rank 1 destroyed or finalized its communicator"));
+        CHECK(outcomes[1].code == tuttiSuccess);
+      }
+}
+
+TEST_CASE("a rank that finalizes, splits or grows while another one's GPU waits for it is told both calls") {
+  FakePort port(2);
+  enum Call { kFinalizes, kFinalizesInBackground, kSplits, kGrows };
+  const char* const calls[] = {"Finalize", "Finalize", "AllGather(count=8,", "AllGather(count=128,"};
+  for (const Seats seats : {Seats::kOwnGpus, Seats::kTogether})
+    for (const Call what : {kFinalizes, kFinalizesInBackground, kSplits, kGrows}) {
+      INFO(static_cast<int>(seats) << what);
+      const auto outcomes = meet_in_vain(
+          port, seats,
+          [&](tuttiComm_t comm, GpuStream& stream, std::vector<float>& data, Outcome& o) {
+            o.take(tuttiAllReduce(data.data(), data.data(), 1000, tuttiFloat, tuttiSum, comm, stream));
+            (void)tuttiCommFinalize(comm);
+            await_error(comm, o);
+          },
+          [&](tuttiComm_t comm, Outcome& o) {
+            tuttiComm_t other = nullptr;
+            if (what == kSplits)
+              o.take(tuttiCommSplit(comm, 0, 0, &other, nullptr));
+            else if (what == kGrows)
+              o.take(tuttiCommGrow(comm, 3, nullptr, -1, &other, nullptr));
+            else
+              (void)tuttiCommFinalize(comm);
+            await_error(comm, o);
+            (void)tuttiCommAbort(comm);
+          },
+          what != kFinalizesInBackground);
+      for (const Outcome& o : outcomes) {
+        INFO(o.message);
+        CHECK(o.code == tuttiInvalidUsage);
+        CHECK(contains(o.message, "rank 0 called AllReduce(count=1000,"));
+        CHECK(contains(o.message, std::string("rank 1 called ") + calls[what]));
+      }
+    }
+}
