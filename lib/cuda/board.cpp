@@ -268,9 +268,10 @@ void Board::forget(Which which) {
   }
 }
 
-void Board::leave() {
+bool Board::leave() {
   forget(Which::kAll);
   page(rank_).has_left.store(1, std::memory_order_release);
+  return true;  // they still have it mapped
 }
 
 bool Board::all_have_left() const {

@@ -30,7 +30,7 @@ class Board final : public Attendee {
 
   uint64_t called_by(int rank) const override;
   Board* board() override { return this; }
-  void leave() override;
+  bool leave() override;
   bool all_have_left() const override;
 
   // From now on operations on these bytes need no copies, if all ranks' buffers are in windows. Returns the window's

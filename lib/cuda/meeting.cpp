@@ -14,6 +14,8 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   const std::shared_ptr<Round> r = entry;
   const size_t place = place_of(rank);
   called_[place].store(round, std::memory_order_relaxed);
+  for (const size_t other : left_)
+    if (called_[other] < round) return has_left(ranks_[other], called_[other]);
   if (r->mismatch) return *r->mismatch;
   r->arrivals.resize(ranks_.size());
   r->arrivals[place] = std::move(arrival);
@@ -23,6 +25,14 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   if (is_last || r->mismatch) r->is_settled.store(true, std::memory_order_release);
   if (r->mismatch) return *r->mismatch;
   return std::shared_ptr<const Round>(r);
+}
+
+bool Meeting::leave(int rank) {
+  const std::lock_guard lock(mutex_);
+  left_.push_back(place_of(rank));
+  n_left_++;
+  const uint64_t mine = called_by(rank);
+  return std::any_of(called_.begin(), called_.end(), [&](const auto& its) { return its > mine; });
 }
 
 // Compares with one of the ranks that have come before, whose calls are alike.

@@ -64,13 +64,21 @@ class Attendee {
   // This object as a Board, where the ranks are in several processes; else null.
   virtual Board* board() { return nullptr; }
 
-  // This rank has released the others' memory. leave() and all_have_left() use nothing of the rank's communicator.
-  virtual void leave() = 0;
+  // This rank has released the others' memory, and calls nothing more. True if others may have operations that still
+  // use this rank's. leave() and all_have_left() use nothing of the rank's communicator.
+  virtual bool leave() = 0;
   virtual bool all_have_left() const = 0;
 
  protected:
   std::shared_ptr<const Arrivals> everyone_;
 };
+
+inline Error has_left(int rank, uint64_t called) {
+  return {Code::kRemoteError,
+          format("rank %d destroyed or finalized its communicator after %llu operations on its GPU", rank,
+                 static_cast<unsigned long long>(called)),
+          rank};
+}
 
 class Meeting {
  public:
@@ -89,10 +97,10 @@ class Meeting {
     std::atomic<bool> is_settled{false};
   };
   // kInvalidUsage with both calls where two ranks differ, even before all have come: the rank with another call may be
-  // waiting for some rank elsewhere.
+  // waiting for some rank elsewhere. kRemoteError where a rank has left before.
   Result<std::shared_ptr<const Round>> arrive(int rank, uint64_t round, Arrival arrival);
   uint64_t called_by(int rank) const { return called_[place_of(rank)].load(std::memory_order_relaxed); }
-  void leave() { n_left_++; }
+  bool leave(int rank);  // true if another rank has called more
   bool all_have_left() const { return n_left_ == ranks_.size(); }
 
  private:
@@ -101,6 +109,7 @@ class Meeting {
   const std::vector<int> ranks_;
   std::vector<std::atomic<uint64_t>> called_;  // each rank's last round
   std::mutex mutex_;
+  std::vector<size_t> left_;                           // places
   std::map<uint64_t, std::shared_ptr<Round>> rounds_;  // those for which not all ranks have come
   std::atomic<size_t> n_left_{0};
 };
@@ -112,7 +121,7 @@ class MeetingAttendee final : public Attendee {
   Result<bool> pass(const Operation& operation) override;
   Result<bool> come(const Operation& operation, bool is_reachable) override;
   uint64_t called_by(int rank) const override { return meeting_->called_by(rank); }
-  void leave() override { meeting_->leave(); }
+  bool leave() override { return meeting_->leave(rank_); }
   bool all_have_left() const override { return meeting_->all_have_left(); }
   uint64_t round() const { return round_; }  // how many operations this rank has called
 

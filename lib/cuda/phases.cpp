@@ -252,10 +252,10 @@ class Phases final : public Way {
   ~Phases() override {
     void* const memory = arenas_->give_up();
     arenas_.reset();
-    if (others_ != nullptr) others_->leave();
+    const bool may_be_used = others_ == nullptr || others_->leave();
     // Within a process only interpreters and failed operations write to others that no longer wait for them. Freeing
     // later makes the last rank to leave wait for this device, where operations of other communicators may wait for it.
-    const bool stays = others_ == nullptr || others_->board() != nullptr || programs_ != nullptr || host_.broken();
+    const bool stays = may_be_used || programs_ != nullptr || host_.broken();
     if (memory != nullptr && !stays) port_.free(memory);
     keep({&port_, seat_.device, stays ? memory : nullptr, std::move(others_)});
   }

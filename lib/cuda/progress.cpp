@@ -74,10 +74,9 @@ Result<void> Progress::check_stays(const Attendee* attendee, int rank) const {
   if (attendee == nullptr || !host_.has_left(rank)) return {};
   const uint64_t called = attendee->called_by(rank);
   if (called >= attendee->called_by(recorder_.header().rank)) return {};
-  return Error{Code::kRemoteError,
-               format("rank %d destroyed or finalized its communicator after %llu operations on its GPU; %s", rank,
-                      static_cast<unsigned long long>(called), explain_wait().value_or("").c_str()),
-               rank};
+  Error gone = has_left(rank, called);
+  gone.message += "; " + explain_wait().value_or("");
+  return gone;
 }
 
 // A rank that keeps calling is not waiting.

@@ -48,6 +48,43 @@ TEST_CASE("memory of a rank that has left stays until the others no longer write
   CHECK(port.allocations() == 0);
 }
 
+TEST_CASE("memory of a rank that has left stays for what another one has called before, and nothing is called after") {
+  FakePort port(2);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  const bool calls_before = GENERATE(false, true);
+  std::barrier all(2);
+  uint32_t gate = 0;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      GpuStream stream(port);
+      std::vector<float> data(1000);
+      const auto add_up = [&] { o.take(call({0, 1000u}, data.data(), data.data(), comm, stream)); };
+      const cuda::WordOperation waits{&gate, 1, true};
+      if (r == 0) (void)port.words(&waits, 1, stream.ref());
+      if (r == 0 && calls_before) add_up();
+      all.arrive_and_wait();
+      if (r == 1) o.take(tuttiCommDestroy(comm));
+      all.arrive_and_wait();
+      if (r == 1) return;
+      if (!calls_before) add_up();
+      o.wrong += o.code != (calls_before ? tuttiSuccess : tuttiRemoteError);
+      __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+      (void)tuttiCommAbort(comm);
+      stream.synchronize();
+    });
+  for (auto& thread : threads) thread.join();
+  INFO(outcomes[0].message);
+  CHECK(outcomes[0].wrong == 0);
+  CHECK(contains(outcomes[0].message, calls_before ? "" : "rank 1 destroyed or finalized its communicator after 0"));
+  CHECK(outcomes[1].code == tuttiSuccess);
+}
+
 TEST_CASE("what the GPU may still use stays if the GPU cannot be asked") {
   // Threads stay, too, and each later test with processes would wait 100 s for them (see Processes).
   if (kSanitized) {
