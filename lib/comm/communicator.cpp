@@ -36,7 +36,13 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
   comm->monitor_.start_metrics(comm->links_);
   if (!comm->is_on_gpu()) return comm;
   comm->gpu_host_ = gpu_host_of(*comm);
-  TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm->gpu_host_, options.cuda_device));
+  comm->monitor_.begun().limit = deadline;
+  const auto on_gpu = contained([&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm->gpu_host_, options.cuda_device));
+    return {};
+  });
+  comm->monitor_.begun().limit = Deadline::never();
+  if (!on_gpu) return comm->monitor_.end_with(on_gpu.error());
   return comm;
 }
 

@@ -28,6 +28,7 @@ struct Begun {
   uint64_t sequence = 0;                    // collectives: the number of the last one
   uint64_t exchanges = 0;                   // operations of point-to-point messages
   std::map<int, Standing::Count> messages;  // such messages, by peer
+  Deadline limit = Deadline::never();       // of a creation, to which some operations belong if it is on a GPU
 
   // What the other ranks are told of it.
   Standing standing(int rank, Standing::Doing doing, const Recorder& recorder) const {

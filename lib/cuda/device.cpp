@@ -30,6 +30,7 @@ Result<void> Device::setup() {
   stop_fd_.reset(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_) return system_error("eventfd", errno);
   TUTTI_TRY_ASSIGN(guard_, start_thread("the thread of a CUDA communicator", [this] { guard(); }));
+  TUTTI_TRY(tell_all(host_, "made"));  // what fails here must not look like success elsewhere
   return {};
 }
 

@@ -122,6 +122,7 @@ Result<void*> FakePort::allocate(size_t bytes) {
 }
 
 Result<void*> FakePort::allocate_host(size_t bytes) {
+  if (fails_host_memory > 0 && --fails_host_memory == 0) return refuse("out of memory", 2);
   return memset(operator new(bytes), 0, bytes);
 }
 
@@ -306,6 +307,7 @@ Result<void> FakePort::words(const WordOperation* operations, int n, StreamRef s
 }
 
 Result<void> FakePort::load_kernels() {
+  if (loads) TUTTI_TRY(loads(t_device));
   const std::lock_guard lock(mutex_);
   loaded_.insert(t_device);
   return {};

@@ -102,14 +102,16 @@ class FakePort final : public tutti::cuda::Port {
   ~FakePort() override { tutti::cuda::set_port(nullptr); }
 
   // Failures that can be injected.
-  bool refuses_maps = false;                 // IPC handles cannot be opened
-  bool corrupts_maps = false;                // writes to mapped memory do not arrive
-  std::atomic<bool> hides_memory{false};     // from other devices
-  bool has_no_words = false;                 // streams cannot wait for memory
-  bool has_no_dmabufs = false;               // network devices cannot register its memory
-  std::atomic<int> fails_flushes{0};         // after that many more (0: never)
-  std::atomic<bool> refuses_queries{false};  // of events
-  std::atomic<int> fails_runs{0};            // after that many more kernels (0: never)
+  bool refuses_maps = false;                             // IPC handles cannot be opened
+  bool corrupts_maps = false;                            // writes to mapped memory do not arrive
+  std::atomic<bool> hides_memory{false};                 // from other devices
+  bool has_no_words = false;                             // streams cannot wait for memory
+  bool has_no_dmabufs = false;                           // network devices cannot register its memory
+  std::atomic<int> fails_flushes{0};                     // after that many more (0: never)
+  std::atomic<bool> refuses_queries{false};              // of events
+  std::atomic<int> fails_runs{0};                        // after that many more kernels (0: never)
+  std::atomic<int> fails_host_memory{0};                 // likewise, of allocate_host()
+  std::function<tutti::Result<void>(int device)> loads;  // what load_kernels() does first
   // Hardware queues of each device, shared by its streams: work that waits in a queue holds up everything behind it,
   // also in other streams. Urgent streams have as many queues of their own. 0: every stream has its own queue.
   int n_queues = 0;

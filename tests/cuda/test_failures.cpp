@@ -252,3 +252,75 @@ TEST_CASE("a finalization in the background that waits for the GPU can be asked 
   for (auto& thread : threads) thread.join();
   require_success(outcomes);
 }
+
+namespace {
+
+// Two ranks that create a communicator; `body` gets what became of it.
+template <class Body>
+std::vector<Outcome> create_two(Seats seats, bool blocks, Body&& body) {
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(seats, r);
+      config.blocking = blocks ? 1 : 0;
+      config.initTimeoutSeconds = blocks ? 1 : 60;
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      body(r, comm, o);
+    });
+  for (auto& thread : threads) thread.join();
+  return outcomes;
+}
+
+}  // namespace
+
+TEST_CASE("a creation that fails on one rank's GPU fails on all ranks with that rank's reason") {
+  FakePort port(2);
+  const bool at_the_end = GENERATE(false, true);  // by then the other rank needs nothing more from this one
+  if (at_the_end)
+    port.fails_host_memory = 1;
+  else
+    port.loads = [](int device) { return device == 1 ? refuse("out of memory") : tutti::Result<void>(); };
+  const auto outcomes = create_two(at_the_end ? Seats::kTogether : Seats::kOwnGpus, true,
+                                   [](int, tuttiComm_t comm, Outcome& o) { o.wrong += comm != nullptr; });
+  for (const Outcome& o : outcomes) {
+    INFO(o.message);
+    CHECK(o.code == tuttiUnhandledCudaError);
+    CHECK(contains(o.message, "out of memory"));
+    CHECK(o.wrong == 0);
+  }
+}
+
+TEST_CASE("a creation that waits for another rank's GPU ends at its limit, and when it is aborted") {
+  FakePort port(2);
+  const bool aborts = GENERATE(false, true);
+  std::promise<void> end, waiting;
+  port.loads = [&, over = std::make_shared<std::future<void>>(end.get_future())](int device) -> tutti::Result<void> {
+    if (device == 0) return {};
+    waiting.set_value();
+    over->wait_for(std::chrono::seconds(20));
+    return {};
+  };
+  const auto outcomes = create_two(Seats::kOwnGpus, !aborts, [&](int r, tuttiComm_t comm, Outcome& o) {
+    if (r == 1 && comm == nullptr) return;
+    if (r == 0 && aborts) waiting.get_future().wait();
+    if (aborts && r == 0) o.wrong += tuttiCommAbort(comm) != tuttiSuccess;
+    if (r == 0) end.set_value();
+    if (aborts && r == 1) {
+      for (int i = 0; i < 20'000 && o.code == tuttiInProgress; i++) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        (void)tuttiCommGetAsyncError(comm, &o.code);
+      }
+      o.message = tuttiGetLastError(comm);
+      (void)tuttiCommDestroy(comm);
+    }
+  });
+  INFO(outcomes[0].message << "; " << outcomes[1].message);
+  CHECK(outcomes[0].code == (aborts ? tuttiInProgress : tuttiTimeout));
+  CHECK(outcomes[1].code == tuttiTimeout);
+  CHECK(contains(outcomes[1].message, "TUTTI_INIT_TIMEOUT"));
+  CHECK(outcomes[0].wrong == 0);
+}
