@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "api/checks.h"
+#include "base/contained.h"
 #include "base/log.h"
 #include "base/own_of_thread.h"
 #include "base/thread.h"
@@ -143,16 +144,15 @@ Result<Departure> departure_of(Pending& p) {
 
 // All operations are submitted before any is waited for, because their ranks may all belong to this thread. Those
 // beside a refused one are submitted, too: other ranks may wait for them.
-Result<void> start_on_devices(const std::vector<Pending>& operations) {
-  std::vector<cuda::Device*> devices;
+Result<void> submit_to_devices(const std::vector<Pending>& operations, std::vector<cuda::Device*>* devices) {
   Result<void> first;
   for (const Pending& p : operations) {
     if (p.use->device() == nullptr) continue;
     if (auto submitted = p.use->device()->submit(p.operation, p.stream); first) first = std::move(submitted);
-    if (std::find(devices.begin(), devices.end(), p.use->device()) == devices.end()) devices.push_back(p.use->device());
+    if (std::find(devices->begin(), devices->end(), p.use->device()) == devices->end())
+      devices->push_back(p.use->device());
   }
-  auto settled = cuda::Device::settle(devices);
-  return first ? std::move(settled) : std::move(first);
+  return first;
 }
 
 // Operations behind a failed one are run, too, and refused: others may wait for their tickets' turns.
@@ -210,23 +210,41 @@ void refuse(const std::vector<std::vector<Pending*>>& lists, size_t first) {
   for (size_t i = first; i < lists.size(); i++) (void)run_in_order(lists[i]);
 }
 
-// Runs one communicator's operations in order, and several communicators' concurrently, because their ranks may all
-// belong to this thread.
-Result<void> start_all(std::vector<Pending> operations) {
-  for (const Pending& p : operations)
-    if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_exchange(p));
-  auto on_devices = start_on_devices(operations);
-  std::erase_if(operations, [](const Pending& p) { return p.use->device() != nullptr; });
+// Operations on host memory, of which there are some; and `meanwhile`, if given, on this thread.
+Result<void> run_here(std::vector<Pending> operations, const std::function<Result<void>()>& meanwhile) {
   TUTTI_TRY_ASSIGN(Start start, prepare(operations));
   std::vector<std::function<Result<void>()>> all;
   for (const auto& list : start.lists) all.push_back([&list] { return run_in_order(list); });
+  if (meanwhile) all.push_back(meanwhile);
   auto here = run_at_once(
       std::move(all), [&] { take_tickets(operations, start); }, [&](size_t first) { refuse(start.lists, first); });
   // tuttiCommAbort waits for the queued operations, and has perhaps looked at the streams before they were there. Only
   // now, because they wait for the turns of those without a stream.
   for (const auto& [handle, is_aborted] : start.queued)
     if (*is_aborted) end_queued(handle);
-  return on_devices ? std::move(here) : std::move(on_devices);
+  return here;
+}
+
+// Runs one communicator's operations in order, and several communicators' concurrently, because their ranks may all
+// belong to this thread.
+Result<void> start_all(std::vector<Pending> operations) {
+  for (const Pending& p : operations)
+    if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_exchange(p));
+  std::vector<cuda::Device*> devices;
+  auto submitted = submit_to_devices(operations, &devices);
+  if (devices.empty()) return run_here(std::move(operations), nullptr);
+  const auto middle = std::stable_partition(operations.begin(), operations.end(),
+                                            [](const Pending& p) { return p.use->device() == nullptr; });
+  std::vector<Pending> here(std::move_iterator(operations.begin()), std::move_iterator(middle));
+  bool has_settled = false;
+  const auto settle = [&]() -> Result<void> {
+    if (std::exchange(has_settled, true)) return {};
+    return cuda::Device::settle(devices);
+  };
+  Result<void> done;
+  if (!here.empty()) done = contained([&] { return run_here(std::move(here), settle); });
+  if (auto settled = settle(); done) done = std::move(settled);  // if it has not run meanwhile
+  return submitted ? std::move(done) : std::move(submitted);
 }
 
 // The collected calls, at the outermost end; otherwise nothing.

@@ -324,3 +324,22 @@ TEST_CASE("a creation that waits for another rank's GPU ends at its limit, and w
   CHECK(contains(outcomes[1].message, "TUTTI_INIT_TIMEOUT"));
   CHECK(outcomes[0].wrong == 0);
 }
+
+TEST_CASE("a group begins its operations on host memory before it has settled those on GPUs") {
+  FakePort port(1);
+  for (const int groups : {0, 1})
+    require_success(
+        run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+          int32_t there = 1, here = 1;
+          GpuStream stream(port);
+          const auto on_gpu = [&] { o.take(tuttiAllReduce(&there, &there, 1, tuttiInt32, tuttiSum, gpu, stream)); };
+          const auto on_host = [&] { o.take(tuttiAllReduce(&here, &here, 1, tuttiInt32, tuttiSum, host, nullptr)); };
+          if (r == groups) o.take(tuttiGroupStart());
+          if (r == groups) on_gpu();
+          on_host();
+          if (r != groups) on_gpu();
+          if (r == groups) o.take(tuttiGroupEnd());
+          stream.synchronize();
+          o.wrong += there != 2 || here != 2;
+        }));
+}
