@@ -230,16 +230,23 @@ Result<uint64_t> Board::open_window(const void* memory, size_t bytes) {
   return last_window_;
 }
 
-// Its owner may free the memory next, which CUDA allows only when nobody else has it mapped. Ranks that wait for each
+void Board::close_window(uint64_t number, const std::function<bool()>& is_idle) {
+  const Window* const begin = page(rank_).windows;
+  const Window* const window =
+      std::find_if(begin, begin + kWindows, [&](const Window& w) { return w.number == number; });
+  if (window != begin + kWindows) take_back(static_cast<size_t>(window - begin), 1, is_idle);
+}
+
+// Their owner may free the memory next, which CUDA allows only when nobody else has it mapped. Ranks that wait for each
 // other here keep unmapping meanwhile, but only while their GPUs are idle: unmapping waits for them, and so perhaps for
 // an operation that the other rank calls only after this.
-void Board::close_window(uint64_t number, const std::function<bool()>& is_idle) {
+void Board::take_back(size_t place, size_t n, const std::function<bool()>& is_idle) {
   constexpr int kTurns = 2000;  // of 1 ms: enough unless a process is stopped, since others look four times a second
-  Window* const begin = page(rank_).windows;
-  Window* const window = std::find_if(begin, begin + kWindows, [&](const Window& w) { return w.number == number; });
-  if (window == begin + kWindows) return;
-  window->number.store(0, std::memory_order_release);
-  const auto is_mapped = [&] { return window->mappings.load(std::memory_order_acquire) > 0; };
+  Window* const begin = page(rank_).windows + place;
+  std::for_each(begin, begin + n, [](Window& w) { w.number.store(0, std::memory_order_release); });
+  const auto is_mapped = [&] {
+    return std::any_of(begin, begin + n, [](Window& w) { return w.mappings.load(std::memory_order_acquire) > 0; });
+  };
   for (int turn = 0; is_mapped() && turn < kTurns && !host_.broken(); turn++) {
     if (is_idle()) forget(Which::kClosed);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -270,6 +277,7 @@ void Board::forget(Which which) {
 
 bool Board::leave() {
   forget(Which::kAll);
+  take_back(0, kWindows, [] { return false; });
   page(rank_).has_left.store(1, std::memory_order_release);
   return true;  // they still have it mapped
 }

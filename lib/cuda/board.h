@@ -66,6 +66,7 @@ class Board final : public Attendee {
   bool find_address(int rank, const Place& place, char** address);
   bool finish(bool is_reachable);
   void forget(Which which);
+  void take_back(size_t place, size_t n, const std::function<bool()>& is_idle);
 
   Host& host_;
   Port& port_;

@@ -65,7 +65,7 @@ class Attendee {
   virtual Board* board() { return nullptr; }
 
   // This rank has released the others' memory, and calls nothing more. True if others may have operations that still
-  // use this rank's. leave() and all_have_left() use nothing of the rank's communicator.
+  // use this rank's. all_have_left() uses nothing of the rank's communicator.
   virtual bool leave() = 0;
   virtual bool all_have_left() const = 0;
 

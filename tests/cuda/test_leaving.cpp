@@ -167,6 +167,8 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
     }
     o.take(tuttiBarrier(host, nullptr));
     if (rank == 1) o.take(tuttiCommDestroy(comm));
+    if (rank == 1) port->free(data);  // no other rank has it mapped any more
+    o.wrong += static_cast<size_t>(port->early_frees);
     o.take(tuttiBarrier(host, nullptr));
     if (rank == 1) return;
     const int said = memfd_create("log", MFD_CLOEXEC);
