@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <type_traits>
 
 #include "base/result.h"
 
@@ -22,8 +23,9 @@ inline Error caught() noexcept {
   }
 }
 
+// `body` returns a Result.
 template <class Body>
-Result<void> contained(Body&& body) noexcept {
+std::invoke_result_t<Body&> contained(Body&& body) noexcept {
   try {
     return body();
   } catch (...) {

@@ -68,12 +68,12 @@ void Proxy::serve() {
 // An error breaks the communicator, which tells all ranks, even an error that alone would not: a graph was launched
 // after tuttiCommFinalize, or there is no memory.
 void Proxy::run(uint32_t number) {
-  Task task;
+  std::map<uint32_t, Waiting>::node_type taken;
   std::unique_lock lock(mutex_);
   const auto found = tasks_.find(number);
   if (found == tasks_.end()) return;
-  task = found->second.task;
-  if (!found->second.stays) tasks_.erase(found);
+  const Task& task = found->second.task;  // not copied, which takes memory
+  if (!found->second.stays) taken = tasks_.extract(found);
   if (only_answers_) return;
   is_running_ = true;
   lock.unlock();
