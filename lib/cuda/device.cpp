@@ -56,12 +56,10 @@ void Device::guard() {
 void Device::look_around() {
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
     const auto reached = has_reached_end();
-    const bool is_idle = reached && reached.value();
-    if (Board* const others = board(); others != nullptr && is_idle)
-      others->forget_closed();  // unmapping waits for the device
-    if (!progress_.is_under_way()) return;
     if (!reached) return host_.break_with(reached.error());  // perhaps this rank makes no more calls
-    if (is_idle && pending_.empty()) return progress_.end();
+    if (Board* const others = board(); others != nullptr && reached.value())
+      others->forget_closed();  // unmapping waits for the device
+    if (reached.value() && pending_.empty()) return progress_.end();
   }
   if (auto looked = progress_.look(ways_->first().others()); !looked) host_.break_with(looked.error());
 }
@@ -134,7 +132,8 @@ Result<void> Device::begin(Pending& pending) {
   if (!turn.is_captured && pending.way->waits_unseen()) progress_.begin(pending.operation);
   if (turn.is_captured) progress_.note_captured();
   // The ways use the same memory for all operations.
-  if (!turn.is_captured && end_ != nullptr && turn.stream_id != end_stream_) return port_.wait(turn.stream, end_);
+  if (!turn.is_captured && end_.event != nullptr && turn.stream_id != end_.stream_id)
+    return port_.wait(turn.stream, end_.event);
   return {};
 }
 
@@ -159,8 +158,7 @@ Result<bool> Device::enqueue(Pending& pending) {
 
 Result<void> Device::mark_end(EventRef ways_end, const Turn& turn) {
   if (ways_end == nullptr) TUTTI_TRY(port_.record(own_end_, turn.stream));
-  end_ = ways_end == nullptr ? own_end_ : ways_end;
-  end_stream_ = turn.stream_id;
+  end_ = {ways_end == nullptr ? own_end_ : ways_end, turn.stream_id};
   return {};
 }
 
@@ -210,8 +208,10 @@ Result<bool> Device::is_done() {
 }
 
 Result<bool> Device::has_reached_end() {
-  if (end_ == nullptr) return true;
-  return port_.reached(end_);
+  if (end_.event == nullptr) return true;
+  auto reached = port_.reached(end_.event);
+  if (reached && reached.value()) end_.event = nullptr;
+  return reached;
 }
 
 void Device::drain() {

@@ -72,8 +72,12 @@ class Device {
   const int device_;
   std::mutex mutex_;  // guards all members below
   std::unique_ptr<Ways> ways_;
-  EventRef own_end_ = nullptr, end_ = nullptr;  // after what was submitted last, own_end_ or a way's; null before
-  uint64_t end_stream_ = 0;                     // end_'s
+  EventRef own_end_ = nullptr;
+  struct End {
+    EventRef event = nullptr;  // after what was submitted last, own_end_ or a way's; null once that was seen to be done
+    uint64_t stream_id = 0;
+  };
+  End end_;
   std::deque<Pending> pending_;
   Progress progress_;
   Fd stop_fd_;

@@ -125,7 +125,8 @@ TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") 
 
 TEST_CASE("what a GPU reports while nobody calls breaks the communicator on all ranks") {
   FakePort port(2);
-  const auto outcomes = run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+  const Seats seats = GENERATE(Seats::kOwnGpus, Seats::kStaged);
+  const auto outcomes = run_gpu_threads(port, 2, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     std::vector<float> data(1000);
     GpuStream stream(port);
     if (r == 0) {
