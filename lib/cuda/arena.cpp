@@ -139,7 +139,7 @@ void Arenas::release_waits() {
   __atomic_store_n(abort_word(), 1, __ATOMIC_RELEASE);
   std::vector<WordOperation> words;
   for (int stage = 0; stage < kStages; stage++)
-    for (int r = 0; r < host_.n_ranks(); r++) words.push_back({word(host_.rank(), stage, r), 1});
+    for (size_t r = 0; r < arenas_.size(); r++) words.push_back({word(rank_, stage, static_cast<int>(r)), 1});
   (void)port_.words(words.data(), static_cast<int>(words.size()), stream_);
   (void)port_.synchronize(stream_);
 }

@@ -46,7 +46,7 @@ class Arenas {
   Result<void> meet(int stage, const std::vector<int>& ranks, StreamRef stream);
   // Passes this rank's own memory to the caller, to free; null if it must be leaked.
   void* give_up();
-  // Sets all words that this rank waits for. Waits for the device.
+  // Sets all words that this rank waits for. Waits for the device. Uses no host, which may be gone.
   void release_waits();
 
  private:
@@ -56,7 +56,7 @@ class Arenas {
   static constexpr size_t kTwoHopOffset = kEpochsOffset + 512;
   static_assert((kOneHopBlocks + kTwoHopBlocks) * sizeof(uint32_t) <= 512);
 
-  Arenas(Host& host, Port& port) : host_(host), port_(port) {}
+  Arenas(Host& host, Port& port) : host_(host), port_(port), rank_(host.rank()) {}
   char* at(int rank) const { return static_cast<char*>(arenas_[static_cast<size_t>(rank)]); }
   Result<void> allocate(size_t more_bytes);
   Result<void> map_all(const std::vector<Seat>& seats, const std::vector<std::string>& handles);
@@ -66,6 +66,7 @@ class Arenas {
 
   Host& host_;
   Port& port_;
+  const int rank_;
   std::vector<void*> arenas_, mapped_;
   void* own_ = nullptr;
   StreamRef stream_ = nullptr;

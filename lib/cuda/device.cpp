@@ -80,9 +80,12 @@ Device::~Device() {
     (void)eventfd_write(stop_fd_.get(), 1);
     guard_.join();
   }
-  if (ways_ != nullptr && (!done || !done.value())) Ways::keep(std::move(ways_));
-  ways_.reset();
-  if (own_end_ != nullptr) port_.destroy_event(own_end_);
+  if (ways_ != nullptr && (!done || !done.value())) {
+    Ways::keep(std::move(ways_), done ? end_.event : nullptr);
+  } else {
+    ways_.reset();
+    if (own_end_ != nullptr) port_.destroy_event(own_end_);
+  }
 }
 
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {

@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/handshake.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "cuda/device_group.h"
 #include "cuda/phases.h"
 
@@ -132,13 +135,25 @@ std::string Ways::explain(const Operation& operation) const {
   return text + (obstacles_.empty() ? "\n" : ", because " + obstacles_ + "\n");
 }
 
-// The GPU may still be using their memory.
-void Ways::keep(std::unique_ptr<Ways> ways) {
+// A stream that is held up by something else comes to its waits later.
+void Ways::keep(std::unique_ptr<Ways> ways, EventRef end) {
   static auto* mutex = new std::mutex;  // never destroyed, like the ways that are kept
   static auto* kept = new std::vector<std::unique_ptr<Ways>>;
   ways->proxy_->only_answer();
+  if (end != nullptr)
+    if (auto thread = start_thread("a thread", [w = ways.get(), end] { (void)w->release_until(end); }))
+      thread.value().detach();
   const std::lock_guard lock(*mutex);
   kept->push_back(std::move(ways));
+}
+
+Result<void> Ways::release_until(EventRef end) {
+  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    TUTTI_TRY_ASSIGN(const bool done, port_.reached(end));
+    if (done) return {};
+    (void)contained([this] { return first().release(), Result<void>(); });  // may lack memory
+  }
 }
 
 }  // namespace tutti::cuda

@@ -68,7 +68,8 @@ class Way {
   virtual Result<void> submit(const Operation& operation, const Turn& turn) = 0;
   // An event after the last operation that was not captured, if the way has recorded one.
   virtual EventRef end() const { return nullptr; }
-  // Of the first way only, too: releases everything in streams that waits for other ranks, now and in the future.
+  // Of the first way only, too: releases everything in streams that waits for other ranks now. Uses no host, which may
+  // be gone.
   virtual void release() {}
 };
 
@@ -89,8 +90,9 @@ class Ways {
  public:
   // Collective. `device` is the calling thread's. An error ends the creation.
   static Result<std::unique_ptr<Ways>> create(Host& host, Port& port, int device);
-  // Leaks ways whose memory the GPU may still use.
-  static void keep(std::unique_ptr<Ways> ways);
+  // Leaks ways whose memory the GPU may still use, and goes on to release it until it reaches `end`; null: it cannot be
+  // asked.
+  static void keep(std::unique_ptr<Ways> ways, EventRef end);
 
   Way& first() const { return *all_.front(); }
   Way& of(const Operation& operation) const;
@@ -103,6 +105,7 @@ class Ways {
   Result<void> add_direct(const std::string& why_not_mapped, const std::vector<Seat>& seats);
   std::shared_ptr<DeviceGroup> device_group_of(const std::vector<Seat>& seats, const std::string& name) const;
 
+  Result<void> release_until(EventRef end);
   Host& host_;
   Port& port_;
   const int device_;

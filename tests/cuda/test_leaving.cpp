@@ -182,6 +182,34 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
   require_success(ranks.wait());
 }
 
+TEST_CASE("a stream that is held up while its communicator is aborted comes to its end, however many waits it has") {
+  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+    auto* port = new FakePort(2);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.cudaDevice = rank;
+    tuttiUniqueId id = {};
+    if (rank == 0) o.take(tuttiGetUniqueId(&id));
+    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
+    tuttiComm_t comm = nullptr;
+    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    if (comm == nullptr) return;
+    if (rank == 0) {
+      uint32_t gate = 0;
+      const cuda::WordOperation waits{&gate, 1, true};
+      std::vector<float> data(1000);
+      GpuStream stream(*port);
+      (void)port->words(&waits, 1, stream.ref());
+      for (int i = 0; i < 2; i++) o.take(tuttiAllGather(data.data(), data.data(), 500, tuttiFloat, comm, stream));
+      o.take(tuttiCommAbort(comm));  // waits for 10 s
+      __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+      stream.synchronize();
+    }
+    o.take(tuttiBarrier(host, nullptr));
+    if (rank == 1) (void)tuttiCommDestroy(comm);
+  });
+  require_success(ranks.wait());
+}
+
 TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then: its thread would wait, too") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
