@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/contained.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cuda/board.h"
@@ -42,11 +43,12 @@ void Device::guard() {
   log_set_thread_rank(host_.rank());
   // For all that follows: any CUDA call of a thread without a device would create a context on device 0.
   const auto on_device = OnDevice::enter(port_, device_);
-  for (int n = 0; n == 0 || (n < 0 && errno == EINTR); n = poll(fds, 2, kLookMs)) look_around();
-  if (host_.broken()) progress_.fail(host_.breakage());
+  const auto try_to = [&](auto&& what) { (void)contained([&] { return what(), Result<void>(); }); };  // may lack memory
+  for (int n = 0; n == 0 || (n < 0 && errno == EINTR); n = poll(fds, 2, kLookMs)) try_to([this] { look_around(); });
+  if (host_.broken()) try_to([this] { progress_.fail(host_.breakage()); });
   constexpr int kTurnMs = 1;
   while (on_device && fds[1].revents == 0) {
-    ways_->first().release();
+    try_to([this] { ways_->first().release(); });
     (void)poll(&fds[1], 1, kTurnMs);
   }
 }
@@ -108,19 +110,36 @@ void Device::announce(const Operation& operation) {
 // An error of the GPU is final, so it breaks the communicator.
 Result<bool> Device::advance() {
   const std::lock_guard lock(mutex_);
-  auto all = enqueue_all();
-  if (all && (all.value() || !host_.broken())) return all;
+  auto all = contained([this] { return enqueue_all(); });
+  if (all && (!host_.broken() || (all.value() && !has_dropped_))) return all;
   if (!host_.broken()) host_.break_with(all.error());
-  pending_.clear();
+  if (!drop_pending()) return false;
   return all ? Result<bool>(host_.breakage()) : all;
+}
+
+// Of a broken communicator. False where another rank is about to use the first one's stream and buffers, or only
+// another thread can drop it: to be called again. What it has in its stream already still uses the ways' memory.
+bool Device::drop_pending() {
+  if (pending_.empty()) return true;
+  const Pending& first = pending_.front();
+  if (first.has_begun) {
+    const Error why = host_.breakage();
+    const std::string what =
+        format("rank %d has dropped its operation and reports: %s", host_.rank(), why.message.c_str());
+    if (!first.is_of_this_thread() || !first.way->withdraw({Code::kRemoteError, what, why.culprit_rank})) return false;
+    const auto on_device = OnDevice::enter(port_, device_);
+    if (on_device && !first.turn.is_captured) (void)mark_end(nullptr, first.turn);
+  }
+  has_dropped_ = true;
+  pending_.clear();
+  return true;
 }
 
 Result<bool> Device::enqueue_all() {
   if (pending_.empty()) return true;
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
   for (; !pending_.empty(); pending_.pop_front()) {
-    const std::thread::id only_by = pending_.front().only_by;
-    if (only_by != std::thread::id() && only_by != std::this_thread::get_id()) return false;  // that thread will
+    if (!pending_.front().is_of_this_thread()) return false;  // its own thread will
     TUTTI_TRY_ASSIGN(const bool is_in_stream, enqueue(pending_.front()));
     if (!is_in_stream) return false;
   }

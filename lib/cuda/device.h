@@ -56,8 +56,10 @@ class Device {
     Way* way = nullptr;       // null: it is announced, nothing more
     std::thread::id only_by;  // the only thread in which the handle means this stream; none: in all threads
     bool has_begun = false, is_told = false;
+    bool is_of_this_thread() const { return only_by == std::thread::id() || only_by == std::this_thread::get_id(); }
   };
   Result<bool> enqueue_all();
+  bool drop_pending();
   Result<void> begin(Pending& pending);
   Result<bool> enqueue(Pending& pending);
   Result<void> mark_end(EventRef ways_end, const Turn& turn);
@@ -79,6 +81,7 @@ class Device {
   };
   End end_;
   std::deque<Pending> pending_;
+  bool has_dropped_ = false;  // pending operations, because the communicator broke
   Progress progress_;
   Fd stop_fd_;
   std::thread guard_;  // tells which ranks the GPU waits for; ends the waits when the group breaks

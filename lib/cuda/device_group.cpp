@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/contained.h"
+
 namespace tutti::cuda {
 
 DeviceGroup::DeviceGroup(GpuStreams& streams, const std::vector<int>& ranks)
@@ -20,15 +22,18 @@ Result<void> DeviceGroup::announce(size_t place, const Turn& turn) {
 Result<void> DeviceGroup::enqueue(size_t place, uint64_t round, const Arrivals& everyone,
                                   const EnqueueAll& enqueue_all) {
   if (place == kLeader) {
-    failure_.reset();
-    auto enqueued = enqueue_once(everyone, enqueue_all);
-    if (!enqueued) failure_ = std::move(enqueued).error();
-    enqueued_.store(round, std::memory_order_release);
+    auto enqueued = contained([&] { return enqueue_once(everyone, enqueue_all); });
+    tell(round, enqueued ? std::nullopt : std::optional(std::move(enqueued).error()));
   }
   if (failure_) return *failure_;
   const Turn& turn = entries_[place].turn;
   if (!streams_.is_per_thread(turn.stream) || turn.stream_id == leading_.stream_id) return {};
   return streams_.wait(turn.stream, (turn.is_captured ? captured_end_ : end_).get());
+}
+
+void DeviceGroup::tell(uint64_t round, std::optional<Error> failure) {
+  failure_ = std::move(failure);
+  enqueued_.store(round, std::memory_order_release);
 }
 
 Result<void> DeviceGroup::enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all) {
@@ -77,8 +82,13 @@ Result<bool> DeviceGroupMember::meet(const Operation& operation, const Turn& tur
   if (!have_all_come_) {
     TUTTI_TRY_ASSIGN(have_all_come_, attendee_.come(operation, true));
   }
-  if (!have_all_come_ || !device_group_->is_enqueued_for(place_, attendee_.round())) return false;
-  is_coming_ = have_all_come_ = false;
+  return have_all_come_ && device_group_->is_enqueued_for(place_, attendee_.round());
+}
+
+bool DeviceGroupMember::withdraw(const Error& why) {
+  if (!is_coming_ || (!have_all_come_ && attendee_.withdraw(why))) return true;
+  if (place_ != DeviceGroup::kLeader) return false;
+  device_group_->tell(attendee_.round(), why);
   return true;
 }
 

@@ -43,6 +43,7 @@ class DeviceGroup {
   }
   Result<void> announce(size_t place, const Turn& turn);
   Result<void> enqueue(size_t place, uint64_t round, const Arrivals& everyone, const EnqueueAll& enqueue_all);
+  void tell(uint64_t round, std::optional<Error> failure);
   Result<void> enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all);
   Result<void> check_captured_alike() const;
   std::vector<size_t> other_streams() const;
@@ -68,8 +69,11 @@ class DeviceGroupMember {
   // True for the leader when all have come, for the others when the leader has enqueued their operation. If false, call
   // it again with the same operation.
   Result<bool> meet(const Operation& operation, const Turn& turn);
+  // See Way::withdraw(). Once all have come, the leader enqueues the operation or tells the others why it cannot.
+  bool withdraw(const Error& why);
   // Once meet() is true. The leader enqueues; the others learn whether that succeeded.
   Result<void> enqueue(const EnqueueAll& enqueue_all) {
+    is_coming_ = have_all_come_ = false;
     return device_group_->enqueue(place_, attendee_.round(), attendee_.everyone(), enqueue_all);
   }
   Attendee& attendee() { return attendee_; }

@@ -61,6 +61,12 @@ class PostOffice {
         if (half.letters.get() == &letters) return half.message.peer;
     return -1;
   }
+  // What has not met yet will not.
+  void withdraw(const Letters* letters) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [ranks, halves] : waiting_)
+      std::erase_if(halves, [&](const Half& half) { return half.letters.get() == letters; });
+  }
   // What the letters' rank receives of messages that have met since the last call.
   std::vector<std::shared_ptr<Letters::Copy>> take_met(Letters* letters) {
     if (!letters->has_met) return {};
@@ -115,6 +121,11 @@ class Mail final : public Way {
     TUTTI_TRY(take(office_->take_met(mine_.get()), turn.stream));
     if (!have_all_met) return check_peer();
     return std::all_of(mine_->sent.begin(), mine_->sent.end(), [](const auto& copy) { return copy->is_taken.load(); });
+  }
+
+  bool withdraw(const Error&) override {
+    office_->withdraw(mine_.get());
+    return true;
   }
 
   // The buffers that were sent may be written again once the receivers' streams have read them.

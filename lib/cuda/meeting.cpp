@@ -27,6 +27,15 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   return std::shared_ptr<const Round>(r);
 }
 
+bool Meeting::withdraw(uint64_t round, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  const auto found = rounds_.find(round);
+  if (found == rounds_.end()) return false;
+  if (!found->second->mismatch) found->second->mismatch = why;
+  found->second->is_settled.store(true, std::memory_order_release);
+  return true;
+}
+
 bool Meeting::leave(int rank) {
   const std::lock_guard lock(mutex_);
   left_.push_back(place_of(rank));

@@ -58,6 +58,9 @@ class Attendee {
   virtual Result<bool> come(const Operation& operation, bool is_reachable) = 0;
   const Arrivals& everyone() const { return *everyone_; }
 
+  // What this rank waits with in come() counts for nothing from now on. False if all have come: come() says so.
+  virtual bool withdraw(const Error& /*why*/) { return true; }
+
   // How many operations a rank has called.
   virtual uint64_t called_by(int rank) const = 0;
 
@@ -99,6 +102,8 @@ class Meeting {
   // kInvalidUsage with both calls where two ranks differ, even before all have come: the rank with another call may be
   // waiting for some rank elsewhere. kRemoteError where a rank has left before.
   Result<std::shared_ptr<const Round>> arrive(int rank, uint64_t round, Arrival arrival);
+  // Nobody meets in this round any more. False if all have come.
+  bool withdraw(uint64_t round, const Error& why);
   uint64_t called_by(int rank) const { return called_[place_of(rank)].load(std::memory_order_relaxed); }
   bool leave(int rank);  // true if another rank has called more
   bool all_have_left() const { return n_left_ == ranks_.size(); }
@@ -120,6 +125,7 @@ class MeetingAttendee final : public Attendee {
 
   Result<bool> pass(const Operation& operation) override;
   Result<bool> come(const Operation& operation, bool is_reachable) override;
+  bool withdraw(const Error& why) override { return at_ == nullptr || meeting_->withdraw(round_, why); }
   uint64_t called_by(int rank) const override { return meeting_->called_by(rank); }
   bool leave() override { return meeting_->leave(rank_); }
   bool all_have_left() const override { return meeting_->all_have_left(); }

@@ -276,6 +276,9 @@ class Phases final : public Way {
     has_met_others_ = has_met && !has_met.value();
     return has_met;
   }
+  bool withdraw(const Error& why) override {
+    return (others_ == nullptr || others_->withdraw(why)) && (!member_ || member_->withdraw(why));
+  }
   Result<void> submit(const Operation& operation, const Turn& turn) override {
     if (interprets(operation)) return interpret(operation, turn.stream);
     if (const int hops = hops_for(operation); hops > 0) return sum_lines(operation, hops, turn.stream);

@@ -26,6 +26,7 @@ class Together final : public Way {
   }
   Attendee* others() override { return &member_.attendee(); }
   Result<bool> meet(const Operation& operation, const Turn& turn) override { return member_.meet(operation, turn); }
+  bool withdraw(const Error& why) override { return member_.withdraw(why); }
   Result<void> submit(const Operation& operation, const Turn&) override {
     return member_.enqueue([&](const Arrivals& everyone, StreamRef stream) {
       return interprets(operation, algo_) ? launch_program(everyone, stream) : launch_jobs(everyone, stream);

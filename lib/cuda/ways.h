@@ -65,6 +65,9 @@ class Way {
   virtual bool waits_unseen() const { return false; }
   // Called before submit(). False where other ranks of this process have to call first: it is then called again.
   virtual Result<bool> meet(const Operation&, const Turn&) { return true; }
+  // Of a broken communicator: the operation that was to meet() the others' is dropped, and no other rank uses its
+  // buffers and stream from now on. False where one is about to: the operation has to meet() again.
+  virtual bool withdraw(const Error& /*why*/) { return true; }
   virtual Result<void> submit(const Operation& operation, const Turn& turn) = 0;
   // An event after the last operation that was not captured, if the way has recorded one.
   virtual EventRef end() const { return nullptr; }
@@ -102,10 +105,10 @@ class Ways {
  private:
   Ways(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
   Result<void> add_all();
+  Result<void> release_until(EventRef end);
   Result<void> add_direct(const std::string& why_not_mapped, const std::vector<Seat>& seats);
   std::shared_ptr<DeviceGroup> device_group_of(const std::vector<Seat>& seats, const std::string& name) const;
 
-  Result<void> release_until(EventRef end);
   Host& host_;
   Port& port_;
   const int device_;

@@ -321,6 +321,7 @@ void FakePort::note_launch() {
 Result<void> FakePort::run(const JobList& list, StreamRef stream) {
   if (tiles_of(list) == 0) return refuse("invalid configuration argument");
   if (fails_runs > 0 && --fails_runs == 0) return refuse("an illegal memory access was encountered");
+  if (throws_in_runs > 0 && --throws_in_runs == 0) throw std::bad_alloc();
   runs++;
   note_launch();
   return enqueue(stream, [list] { kernels().run(list); });

@@ -111,6 +111,8 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<bool> refuses_queries{false};              // of events
   std::atomic<int> fails_runs{0};                        // after that many more kernels (0: never)
   std::atomic<int> fails_host_memory{0};                 // likewise, of allocate_host()
+  std::atomic<int> throws_in_runs{0};                    // likewise, by an exception
+  std::atomic<int> throws_in_queries{0};                 // of events, the next ones
   std::function<tutti::Result<void>(int device)> loads;  // what load_kernels() does first
   // Hardware queues of each device, shared by its streams: work that waits in a queue holds up everything behind it,
   // also in other streams. Urgent streams have as many queues of their own. 0: every stream has its own queue.

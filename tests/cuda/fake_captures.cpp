@@ -124,6 +124,7 @@ Result<bool> FakePort::reached(EventRef event) {
     return e.captured_in;
   }();
   if (captured_in != nullptr) return spoil(*captured_in, "this event was captured", kCapturedEvent);
+  if (throws_in_queries > 0 && throws_in_queries-- > 0) throw std::bad_alloc();
   if (refuses_queries) return refuse("operation not permitted when stream is capturing", kUnsupported);
   const auto point = point_of(e);
   return !point.valid() || point.wait_for(std::chrono::seconds(0)) == std::future_status::ready;

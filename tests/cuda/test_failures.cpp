@@ -326,6 +326,63 @@ TEST_CASE("a creation that waits for another rank's GPU ends at its limit, and w
   CHECK(outcomes[0].wrong == 0);
 }
 
+#ifndef TUTTI_TEST_TSAN  // see above
+TEST_CASE("memory that lacks in an operation on a GPU, or in what watches it, ends no process") {
+  FakePort port(2);
+  const Seats seats = GENERATE(Seats::kTogether, Seats::kOwnGpus);
+  const bool in_call = GENERATE(true, false);
+  const auto outcomes = run_gpu_threads(port, 2, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    std::vector<float> data(300'000);  // too many for one kernel
+    {
+      GpuStream stream(port);
+      if (r == 0) (in_call ? port.throws_in_runs : port.throws_in_queries) = 1;
+      (void)tuttiBarrier(host, nullptr);
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
+      for (int i = 0; i < 5'000 && o.code == tuttiSuccess && (in_call || port.throws_in_queries > 0); i++) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        (void)tuttiCommGetAsyncError(gpu, &o.code);
+      }
+      if (in_call) (void)tuttiCommRevoke(gpu, 0);  // before the stream, which otherwise waits for the other rank
+      stream.synchronize();
+    }
+    o.wrong += port.throws_in_queries > 0;
+    if (in_call) o.wrong += tuttiAllReduce(data.data(), data.data(), 1, tuttiFloat, tuttiSum, gpu, nullptr) != o.code;
+  });
+  for (const Outcome& o : outcomes) {
+    INFO(o.message);
+    CHECK(o.code == (in_call ? tuttiSystemError : tuttiSuccess));
+    CHECK(o.wrong == 0);
+  }
+}
+#endif
+
+TEST_CASE("of two operations that wait in two threads, an abort ends both with its error") {
+  FakePort port(1);
+  const auto outcomes =
+      run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+        const auto add_up = [&](Outcome& its) {
+          float data = 1;
+          GpuStream stream(port);
+          its.take(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, gpu, stream));
+        };
+        if (r == 0) {
+          Outcome other;
+          std::thread thread([&] { add_up(other); });
+          std::thread revoker([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));  // by then both wait, most likely
+            (void)tuttiCommRevoke(gpu, 0);
+          });
+          add_up(o);
+          thread.join();
+          revoker.join();
+          o.wrong += other.code != tuttiInvalidUsage;
+        }
+        (void)tuttiBarrier(host, nullptr);
+      });
+  CHECK(outcomes[0].code == tuttiInvalidUsage);
+  CHECK(outcomes[0].wrong == 0);
+}
+
 TEST_CASE("a group begins its operations on host memory before it has settled those on GPUs") {
   FakePort port(1);
   for (const int groups : {0, 1})

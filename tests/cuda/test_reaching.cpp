@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "cuda/device_group.h"
 #include "cuda/phases.h"
 #include "debug/recorder.h"
 #include "gpu_ranks.h"
@@ -43,11 +44,11 @@ void compare_there(FakePort& port, const Case& c, size_t shift, int rank, int n,
   outcome.wrong += memcmp(gpu_out.get() + shift, host.data(), host.size()) != 0;
 }
 
-// Rank 0's host, among others that do and say the same as it does.
+// A rank's host, among others that do and say the same as it does.
 class AmongTwins final : public tutti::cuda::Host {
  public:
-  explicit AmongTwins(int n_ranks) : n_ranks_(n_ranks) {}
-  int rank() const override { return 0; }
+  explicit AmongTwins(int n_ranks, int rank = 0) : n_ranks_(n_ranks), rank_(rank) {}
+  int rank() const override { return rank_; }
   int n_ranks() const override { return n_ranks_; }
   int host_of(int rank) const override { return rank; }
   tutti::Algo forced_algo() const override { return tutti::Algo::kRing; }
@@ -70,7 +71,7 @@ class AmongTwins final : public tutti::cuda::Host {
   double operation_limit_seconds() override { return 1; }
 
  private:
-  const int n_ranks_;
+  const int n_ranks_, rank_;
   tutti::Recorder recorder_;
 };
 
@@ -278,5 +279,85 @@ TEST_CASE("blocks of unequal size: each rank has its own places for them, and al
       CHECK(o.code == tuttiInvalidUsage);
       CHECK(o.message.find("recvcounts[1] is ") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("an operation that a rank has dropped is enqueued for nobody on its GPU, unless all had come to it") {
+  FakePort port(1);
+  const auto make_group = [&] { return std::make_shared<tutti::cuda::DeviceGroup>(port, std::vector<int>{0, 1}); };
+  const auto group = make_group(), next = make_group();
+  tutti::cuda::DeviceGroupMember leader(group, 0), other(group, 1), next_leader(next, 0), next_other(next, 1);
+  GpuStream stream(port);
+  const tutti::cuda::Turn turn{stream.ref(), 1};
+  const tutti::Operation operation{tutti::Collective::kBarrier};
+  const tutti::Error why{tutti::Code::kRemoteError, "dropped"};
+  int n_enqueued = 0;
+  const auto enqueue = [&](const auto&...) { return n_enqueued++, tutti::Result<void>(); };
+  const auto has_met = [&](auto& member) { return member.meet(operation, turn).value(); };
+
+  CHECK(!has_met(other));  // all have come
+  CHECK(has_met(leader));
+  CHECK(!other.withdraw(why));
+  CHECK(leader.enqueue(enqueue));
+  CHECK(has_met(other));
+  CHECK(other.enqueue(enqueue));
+  CHECK(n_enqueued == 1);
+
+  CHECK(!has_met(other));  // all have come, but the leader cannot go on
+  CHECK(has_met(leader));
+  CHECK(leader.withdraw(why));
+  CHECK(has_met(other));
+  CHECK(!other.enqueue(enqueue));
+
+  CHECK(!has_met(next_other));
+  CHECK(next_other.withdraw(why));
+  const auto late = next_leader.meet(operation, turn);
+  REQUIRE(!late);
+  CHECK(late.error().message == "dropped");
+  CHECK(n_enqueued == 1);
+}
+
+TEST_CASE("a message that its sender has dropped is not taken from its buffer") {
+  FakePort port(1);
+  AmongTwins hosts[] = {AmongTwins(2, 0), AmongTwins(2, 1)};
+  const auto receiver = tutti::cuda::make_mail(hosts[0], port, "a group");
+  const auto sender = tutti::cuda::make_mail(hosts[1], port, "a group");
+  GpuStream stream(port);
+  int32_t data[2] = {};
+  const auto message = [&](bool sends) {
+    tutti::Operation operation{tutti::Collective::kSendRecv};
+    operation.messages = std::make_shared<std::vector<tutti::Message>>(
+        1, tutti::Message{sends, sends ? 0 : 1, &data[sends], 1, tutti::DataType::kInt32});
+    return operation;
+  };
+  CHECK(!sender->meet(message(true), {stream.ref(), 1}).value());
+  CHECK(sender->withdraw({}));
+  CHECK(!receiver->meet(message(false), {stream.ref(), 1}).value());
+  CHECK(port.copies == 0);
+}
+
+namespace {
+
+// What cannot be copied, for lack of memory.
+struct Uncopied {
+  Uncopied() = default;
+  Uncopied(Uncopied&&) noexcept {}
+  Uncopied(const Uncopied&) { throw std::bad_alloc(); }
+};
+
+}  // namespace
+
+TEST_CASE("a task that a stream asks for takes no more memory then") {
+  FakePort port(1);
+  AmongTwins host(1);
+  for (const bool stays : {false, true}) {
+    std::atomic<int> n_run{0};
+    const auto proxy = std::move(tutti::cuda::Proxy::create(host, port).value());
+    auto run = [&n_run, held = Uncopied()]() -> tutti::Result<void> { return n_run++, tutti::Result<void>(); };
+    const uint32_t number = proxy->announce(std::move(run), stays);
+    proxy->ask(number);
+    for (int i = 0; i < 10'000 && !proxy->take_answer(number); i++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(n_run == 1);
   }
 }

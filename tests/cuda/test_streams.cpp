@@ -214,3 +214,45 @@ TEST_CASE("a barrier on GPUs holds every stream up until all have come to it") {
     }));
   }
 }
+
+TEST_CASE("what is dropped in a call still uses the library's memory until its stream has done what it has of it") {
+  FakePort port(1);
+  Gate gate;
+  std::atomic<int> freed{-1};
+  std::barrier all(2);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(Seats::kTogether, r);
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      all.arrive_and_wait();
+      if (r == 0) {
+        std::vector<float> data(kStreamElems);
+        GpuStream stream(port);
+        gate.stand_in(port, stream.ref());
+        std::thread caller([&] {
+          o.code = tuttiAllReduceQuantized(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, tuttiInt8, 64,
+                                           nullptr, comm, stream);
+        });
+        give_time();
+        (void)tuttiCommRevoke(comm, 0);
+        caller.join();
+        const int before = port.host_frees;
+        std::thread destroyer([&] { (void)tuttiCommDestroy(comm); });
+        for (int i = 0; i < 5; i++) give_time();
+        freed = port.host_frees - before;
+        gate.open();
+        destroyer.join();
+        stream.synchronize();
+      }
+      all.arrive_and_wait();
+      if (r == 1) (void)tuttiCommDestroy(comm);
+    });
+  for (auto& thread : threads) thread.join();
+  CHECK(outcomes[0].code == tuttiInvalidUsage);
+  CHECK(freed == 0);
+}
