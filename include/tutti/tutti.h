@@ -151,10 +151,9 @@ TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int* device);
 TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
 
 /* Waits until the operations queued on `comm` are done on this rank, then frees it and everything it owns. Does not
- * wait for the other ranks, except as tuttiCommDeregister for GPU memory that is still registered; see
- * tuttiCommFinalize. A creation or finalization in the background is cancelled as by tuttiCommAbort. The handle is dead
- * afterwards even if an error is returned. Errors: tuttiInvalidArgument (not a live communicator), and the error that
- * broke it. */
+ * wait for the other ranks (see tuttiCommFinalize), except for registered GPU memory, as tuttiCommDeregister. A
+ * creation or finalization in the background is cancelled as by tuttiCommAbort. The handle is dead afterwards even if
+ * an error is returned. Errors: tuttiInvalidArgument (not a live communicator), and the error that broke it. */
 TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
 
 /* Ends `comm` at once: an operation that blocks in another thread returns tuttiInvalidUsage, and peers get

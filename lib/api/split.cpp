@@ -31,18 +31,22 @@ std::vector<int> members_of(const std::vector<SplitChoice>& choices, int color) 
   return members;
 }
 
+Operation gathering(RedOp purpose, size_t bytes, const void* mine = nullptr, void* all = nullptr) {
+  Operation operation{Collective::kAllGather, mine, all, bytes, DataType::kInt8, purpose};
+  operation.caller = caller_or_place(nullptr);
+  return operation;
+}
+
 template <class T>
 Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& mine, RedOp purpose) {
   std::vector<T> all(static_cast<size_t>(comm->n_ranks()));
-  Operation operation{Collective::kAllGather, &mine, all.data(), sizeof mine, DataType::kInt8, purpose};
-  operation.caller = caller_or_place(nullptr);
-  TUTTI_TRY(comm->run(ticket, operation));
+  TUTTI_TRY(comm->run(ticket, gathering(purpose, sizeof mine, &mine, all.data())));
   return all;
 }
 
 // Before that call's ticket is taken.
-void announce_gathering(const Use& comm, size_t bytes) {
-  announce(*comm.operator->(), {Collective::kAllGather, nullptr, nullptr, bytes, DataType::kInt8});
+void announce_gathering(const Use& comm, size_t bytes, RedOp purpose) {
+  announce(*comm.operator->(), gathering(purpose, bytes));
 }
 
 // Joins the new group as its rank `me`. A communicator that was aborted before is told to the others, who would wait.
@@ -99,7 +103,7 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
       [=](const Deadline& deadline) {
         return split(*from, {color, key}, deadline);
       },
-      [=] { announce_gathering(from->comm, sizeof(SplitChoice)); });
+      [=] { announce_gathering(from->comm, sizeof(SplitChoice), kGathersForSplit); });
 }
 
 // What the leader of a listed group (its lowest rank) sends to the others: the id, and the list, so that they can check
@@ -242,7 +246,8 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
     if (!agreed) return agreed.error();
     return join(*from, agreed.value(), me, n_ranks, limit, ranks_below(old_ranks));
   };
-  return create_from(from, newcomm, join_old, [=] { announce_gathering(from->comm, sizeof(UniqueId)); });
+  return create_from(from, newcomm, join_old,
+                     [=] { announce_gathering(from->comm, sizeof(UniqueId), kGathersForGrowth); });
 }
 
 Result<void> join_as_new(int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm, const tuttiConfig_t* config) {

@@ -116,7 +116,7 @@ Result<Program*> Collectives::find_program(const Call& call, uint64_t bytes) {
   const ProgramKey key = finalizes ? key_of(kFirst[0]) : ProgramKey{call.collective, call.algo, lanes, call.root};
   if (!programs_.contains(key)) {
     TUTTI_TRY(agree(call));
-    TUTTI_TRY(add_program(key, Deadline::after_seconds(me_.options.op_timeout_seconds)));
+    TUTTI_TRY(add_program(key, monitor_.begun().limit.within_seconds(me_.options.op_timeout_seconds)));
   }
   return &programs_.at(key);  // map elements never move
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/contained.h"
 #include "cuda/meeting.h"
 #include "cuda/ways.h"
 
@@ -53,13 +54,23 @@ class PostOffice {
     }
     return {};
   }
-  // The peer of a message whose other side has not come yet; -1: all have.
-  int awaited(const Letters& letters) {
+  // The peer of a message whose other side has not come yet, one that has left if there is one: what that has called
+  // has come before. -1: all have come.
+  int awaited(const Letters& letters, Host& host, bool* has_left) {
     const std::lock_guard lock(mutex_);
+    int awaited = -1;
     for (const auto& [ranks, halves] : waiting_)
-      for (const Half& half : halves)
-        if (half.letters.get() == &letters) return half.message.peer;
-    return -1;
+      for (const Half& half : halves) {
+        if (*has_left || half.letters.get() != &letters) continue;
+        awaited = half.message.peer;
+        *has_left = host.has_left(awaited) || std::find(left_.begin(), left_.end(), awaited) != left_.end();
+      }
+    return awaited;
+  }
+  // Nobody else tells ranks that are no neighbours.
+  void leave(int rank) {
+    const std::lock_guard lock(mutex_);
+    left_.push_back(rank);
   }
   // What has not met yet will not.
   void withdraw(const Letters* letters) {
@@ -104,12 +115,16 @@ class PostOffice {
 
   std::mutex mutex_;
   std::map<std::pair<int, int>, std::deque<Half>> waiting_;  // by sender and receiver; all sends or all receives
+  std::vector<int> left_;
 };
 
 class Mail final : public Way {
  public:
   Mail(Host& host, GpuStreams& streams, std::shared_ptr<PostOffice> office)
       : host_(host), streams_(streams), office_(std::move(office)) {}
+  ~Mail() override {
+    (void)contained([this]() -> Result<void> { return office_->leave(host_.rank()), Result<void>(); });
+  }
 
   const char* name() const override { return "by copies from the sender's memory"; }
   bool takes(const Operation& operation) const override { return operation.collective == Collective::kSendRecv; }
@@ -148,10 +163,9 @@ class Mail final : public Way {
   Result<bool> check_peer() {
     constexpr uint32_t kTurns = 64;  // between two looks, for which all ranks lock the post office
     if (++turn_ % kTurns != 0) return false;
-    const int peer = office_->awaited(*mine_);
-    const bool has_left = peer >= 0 && host_.has_left(peer);
-    // Asked again: it may have made the matching call before it left.
-    if (peer < 0 || !(has_left || limit_.passed()) || office_->awaited(*mine_) != peer) return false;
+    bool has_left = false;
+    const int peer = office_->awaited(*mine_, host_, &has_left);
+    if (peer < 0 || !(has_left || limit_.passed())) return false;
     const std::string what = format(
         "rank %d waits for a message to or from rank %d, which has not made the matching call", host_.rank(), peer);
     if (has_left)

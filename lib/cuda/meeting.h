@@ -85,7 +85,9 @@ inline Error has_left(int rank, uint64_t called) {
 
 class Meeting {
  public:
-  explicit Meeting(std::vector<int> ranks) : ranks_(std::move(ranks)), called_(ranks_.size()) {}
+  explicit Meeting(std::vector<int> ranks) : ranks_(std::move(ranks)), called_(ranks_.size()) {
+    left_.reserve(ranks_.size());  // leaving takes no memory
+  }
   size_t place_of(int rank) const {
     return static_cast<size_t>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
   }

@@ -250,10 +250,37 @@ TEST_CASE("a rank whose GPU waits for one that leaves in good order is told, how
       }
 }
 
+TEST_CASE("a rank whose GPU waits for a message of one that has left is told, if they are no neighbours, too") {
+  constexpr int n = 5, kLeaves = 3;  // no neighbour of rank 0, in the ring or in the tree
+  FakePort port(1);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(n);
+  std::vector<std::thread> threads;
+  std::atomic<bool> is_over{false};
+  for (int r = 0; r < n; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(Seats::kTogether, r);
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, n, id, r, &config));
+      if (comm == nullptr || r == kLeaves) return o.take(tuttiCommDestroy(comm));
+      GpuStream stream(port);
+      float value = 0;
+      if (r == 0) o.take(tuttiRecv(&value, 1, tuttiFloat, kLeaves, comm, stream));
+      if (r == 0) is_over = true;
+      while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      (void)tuttiCommAbort(comm);
+    });
+  for (auto& thread : threads) thread.join();
+  INFO(outcomes[0].message);
+  CHECK(outcomes[0].code == tuttiRemoteError);
+  CHECK(contains(outcomes[0].message, "rank 3 destroyed or finalized its communicator"));
+}
+
 TEST_CASE("a rank that finalizes, splits or grows while another one's GPU waits for it is told both calls") {
   FakePort port(2);
   enum Call { kFinalizes, kFinalizesInBackground, kSplits, kGrows };
-  const char* const calls[] = {"Finalize", "Finalize", "AllGather(count=8,", "AllGather(count=128,"};
+  const char* const calls[] = {"Finalize", "Finalize", "CommSplit as operation", "CommGrow as operation"};
   for (const Seats seats : {Seats::kOwnGpus, Seats::kTogether})
     for (const Call what : {kFinalizes, kFinalizesInBackground, kSplits, kGrows}) {
       INFO(static_cast<int>(seats) << what);

@@ -43,7 +43,7 @@ void prepare(int fd, int64_t timeout_seconds) {
   // Keepalive probes let a rank that waits for data learn that the network is broken. In a network that loses a third
   // of its packets, every second probe goes unanswered: hence so many.
   if (timeout_seconds != 0) {
-    const int on = 1, every_seconds = static_cast<int>((timeout_seconds + 4) / 5);
+    const int on = 1, every_seconds = static_cast<int>(std::min<int64_t>((timeout_seconds + 4) / 5, 60));
     set(fd, TCP_KEEPIDLE, every_seconds);
     set(fd, TCP_KEEPINTVL, every_seconds);
     set(fd, TCP_KEEPCNT, 14);
