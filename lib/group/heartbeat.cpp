@@ -19,14 +19,16 @@ bool Heartbeat::tick(int64_t now_ns) {
   if (!info) return false;
   const bool all_taken = info->tcpi_unacked == 0 && info->tcpi_notsent_bytes == 0;
   const int64_t heard_ns = now_ns - int64_t{std::min(info->tcpi_last_ack_recv, info->tcpi_last_data_recv)} * 1'000'000;
-  if (all_taken || heard_ns > asked_ns_) answered_ns_ = std::max(answered_ns_, heard_ns);
+  if (all_taken || heard_ns > asked_ns_) own_answered_ns_ = std::max(own_answered_ns_, heard_ns);
+  answered_ns_ = std::max(answered_ns_, own_answered_ns_);
   if (asked_ && all_taken) asked_ = false;
-  if (asked_ && now_ns - answered_ns_ > kDoubtNs) {
-    if (hear_doors()) answered_ns_ = now_ns;
+  if (asked_ && now_ns - own_answered_ns_ > kDoubtNs) {
+    hear_doors(now_ns);
     knock_at_doors(now_ns);
     return false;
   }
   attempts_.clear();
+  other_.reset();
   if (asked_ || now_ns - asked_ns_ < kEveryNs) return false;
   asked_ = true;
   asked_ns_ = now_ns;
@@ -34,8 +36,8 @@ bool Heartbeat::tick(int64_t now_ns) {
 }
 
 void Heartbeat::knock_at_doors(int64_t now_ns) {
-  bool lacks_descriptors = !knock(doors_[0]);
-  if (doors_.size() > 1) lacks_descriptors |= !knock(doors_[1 + next_door_++ % (doors_.size() - 1)]);
+  bool lacks_descriptors = !knock(0);
+  if (doors_.size() > 1) lacks_descriptors |= !knock(1 + next_door_++ % (doors_.size() - 1));
   if (!lacks_descriptors || !attempts_.empty()) return;
   answered_ns_ = now_ns - kDoubtNs;
   if (!std::exchange(lack_logged_, true))
@@ -43,24 +45,26 @@ void Heartbeat::knock_at_doors(int64_t now_ns) {
         doors_[0].to_string().c_str());
 }
 
-bool Heartbeat::knock(const Address& door) {
+bool Heartbeat::knock(size_t door) {
   constexpr size_t kMostAttempts = 40;
   if (attempts_.size() == kMostAttempts) attempts_.pop_front();
-  auto attempt = connect_start(door);
+  auto attempt = connect_start(doors_[door]);
   if (!attempt) return attempt.error().sys_errno != EMFILE && attempt.error().sys_errno != ENFILE;
-  attempts_.push_back(std::move(attempt).value());
+  attempts_.emplace_back(std::move(attempt).value(), door);
   return true;
 }
 
-bool Heartbeat::hear_doors() {
-  bool answered = false;
-  attempts_.remove_if([&](const Fd& attempt) {
+void Heartbeat::hear_doors(int64_t now_ns) {
+  attempts_.remove_if([&](const auto& attempt) {
+    const auto& [fd, door] = attempt;
     int why = 0;
-    const Code code = connect_finished(attempt.get(), &why);
-    answered |= code == Code::kSuccess || (code != Code::kInProgress && why == ECONNREFUSED);
+    const Code code = connect_finished(fd.get(), &why);
+    if (code == Code::kSuccess && door > 0) other_ = doors_[door];
+    if (code == Code::kSuccess || (code != Code::kInProgress && why == ECONNREFUSED))
+      (door > 0 ? answered_ns_ : own_answered_ns_) = now_ns;
     return code != Code::kInProgress;
   });
-  return answered;
+  answered_ns_ = std::max(answered_ns_, own_answered_ns_);
 }
 
 }  // namespace tutti

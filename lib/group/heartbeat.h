@@ -5,6 +5,7 @@
 // lost. So a few bytes are sent every half second, once the last ones were acknowledged. Without an acknowledgement TCP
 // retransmits less and less often, which looks like silence where the network loses a third of all packets: so new
 // connections are tried meanwhile, ten a second to each of up to two doors, and any answer counts, even a refusal.
+// One that only other doors give is a reason to move the control connection there: its network has failed.
 // While this process has no descriptor left for them, nothing is known of the host, and it is not taken for lost.
 //
 // Not thread-safe: the watching thread has one for each connection, and calls tick() every kTickMs.
@@ -12,6 +13,8 @@
 
 #include <cstdint>
 #include <list>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -26,27 +29,36 @@ class Heartbeat {
   // `fd` is the connection; `doors` are where the peer listens, the one at the connection's other end first. The others
   // are tried as well, because one of a host's several networks may fail.
   Heartbeat(int fd, std::vector<Address> doors, int64_t now_ns)
-      : fd_(fd), doors_(std::move(doors)), answered_ns_(now_ns) {}
+      : fd_(fd), doors_(std::move(doors)), answered_ns_(now_ns), own_answered_ns_(now_ns) {}
 
   // This process did not run for `ns`, which does not count as the host's silence.
-  void excuse(int64_t ns) { answered_ns_ += ns; }
+  void excuse(int64_t ns) {
+    answered_ns_ += ns;
+    own_answered_ns_ += ns;
+  }
   // True when something should be sent now.
   bool tick(int64_t now_ns);
   // How long the host has not answered.
   int64_t silent_ns(int64_t now_ns) const { return asked_ ? now_ns - answered_ns_ : 0; }
+  // A door that answers while the connection's own network has not for a while: by then it has probably failed.
+  std::optional<Address> way_round(int64_t now_ns) const {
+    return asked_ && now_ns - own_answered_ns_ > kFailedNs ? other_ : std::nullopt;
+  }
 
  private:
-  bool hear_doors();
+  static constexpr int64_t kFailedNs = 2'000'000'000;
+  void hear_doors(int64_t now_ns);
   void knock_at_doors(int64_t now_ns);
-  bool knock(const Address& door);  // false: there is no descriptor for that
+  bool knock(size_t door);  // false: there is no descriptor for that
 
   int fd_;
   std::vector<Address> doors_;
   size_t next_door_ = 0;
-  int64_t answered_ns_;
+  int64_t answered_ns_, own_answered_ns_;  // by any network, and by the connection's own
   int64_t asked_ns_ = 0;
-  bool asked_ = false;  // bytes sent, but not acknowledged yet
-  std::list<Fd> attempts_;
+  bool asked_ = false;                         // bytes sent, but not acknowledged yet
+  std::list<std::pair<Fd, size_t>> attempts_;  // each at a door
+  std::optional<Address> other_;               // the last other door that let this side in
   bool lack_logged_ = false;
 };
 

@@ -126,6 +126,24 @@ std::optional<std::map<int, double>> Lines::beat() {
   return silent_seconds;
 }
 
+// A reset, because the other side takes a close for a death.
+std::map<int, Address> Lines::leave_failed_networks() {
+  std::map<int, Address> ways;
+  const int64_t now = now_ns();
+  const std::lock_guard lock(mutex_);
+  lines_.remove_if([&](const Line& line) {
+    const auto door = line.heartbeat ? line.heartbeat->way_round(now) : std::nullopt;
+    if (door && with(line.peer) == 1) ways[line.peer] = *door;
+    if (!door || with(line.peer) == 1) return false;
+    log(LogLevel::kWarn, "a control connection to rank %d is left: its network does not answer, another one does",
+        line.peer);
+    const linger at_once{1, 0};
+    setsockopt(line.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    return true;
+  });
+  return ways;
+}
+
 std::vector<Connector::Made> Connector::accept() {
   std::vector<Made> made;
   while (auto accepted = acceptor_.next())

@@ -77,10 +77,11 @@ class Lines {
   std::map<int, uint64_t> retransmits() const;
   size_t sockets() const;
 
+  // The first to be sent by, if there are several: the latest leads through a network that works.
   template <class... End>
   Line& add(int peer, End&&... end) {
     const std::lock_guard lock(mutex_);
-    return lines_.emplace_back(peer, std::forward<End>(end)...);
+    return lines_.emplace_front(peer, std::forward<End>(end)...);
   }
   template <class Is>
   void remove_if(Is&& is) {
@@ -103,6 +104,9 @@ class Lines {
   }
   // Nothing if no tick is due yet; else the peers that have been silent for too long, and for how many seconds.
   std::optional<std::map<int, double>> beat();
+  // After a tick: removes each line whose network has failed, if there is another one with its peer. What was said over
+  // it lately may be lost. Returns the peers to which one should be made first, and the doors that let it in.
+  std::map<int, Address> leave_failed_networks();
 
  private:
   void send_over(Line& line, uint32_t type, std::string_view bytes);  // with mutex_ held

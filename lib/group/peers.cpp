@@ -104,6 +104,10 @@ void PeerWatch::serve() {
     }
     if (const auto silent_seconds = lines_.beat()) {
       for (const auto& [peer, seconds] : *silent_seconds) lose_host(peer, seconds);
+      for (const auto& [peer, door] : lines_.leave_failed_networks()) {
+        const Contact contact = config_.member(peer).contact;
+        connector_.begin(peer, {contact.host, {door}, contact.door});
+      }
       if (config_.tick) config_.tick(*this);
     }
     for (const auto& [peer, why] : connector_.unreachable())
@@ -171,8 +175,10 @@ void PeerWatch::end_line(const Line& line) {
   const int peer = line.peer;
   const std::string how = line.broken_by != 0 ? ": " + why_broken(line.broken_by) : "";
   const bool is_spoilt = line.broken_by == EBADMSG;
+  const bool has_failed = line.broken_by != 0 && !is_spoilt;
   lines_.remove_if([&](const Line& other) { return &other == &line; });
-  lose(peer);  // before fail(), so that lost() already names the peer then
+  if (has_failed && lines_.with(peer) > 0) return;  // its network perhaps: another one is used
+  lose(peer);                                       // before fail(), so that lost() already names the peer then
   if (departed(peer)) return;
   ending_.fail({Code::kRemoteError,
                 is_spoilt ? "the control connection with " + rank_name(peer) + how

@@ -58,6 +58,13 @@ Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vec
   return watches;
 }
 
+// From now on nothing arrives at this socket.
+void lose_all(const Fd& fd) {
+  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog loses_all{1, &none};
+  REQUIRE(setsockopt(fd.get(), SOL_SOCKET, SO_ATTACH_FILTER, &loses_all, sizeof loses_all) == 0);
+}
+
 // Waits until the watch's group has ended.
 Error failure_of(PeerWatch& watch) {
   const Deadline deadline = Deadline::after_seconds(60);
@@ -174,10 +181,8 @@ TEST_CASE("a host is not taken for lost while there is no descriptor left to ask
   const Fd line = std::move(connect_start(door).value());
   const Fd other_end = accept_one(listener.value().get());
   REQUIRE(other_end);
-  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
-  const sock_fprog loses_all{1, &none};
-  for (const int fd : {other_end.get(), listener.value().get()})
-    REQUIRE(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &loses_all, sizeof loses_all) == 0);
+  lose_all(other_end);
+  lose_all(listener.value());
   Heartbeat heartbeat(line.get(), {door}, now_ns());
   constexpr int64_t kSilenceNs = 1'950'000'000;
   const auto is_silent_within = [&](double seconds) {
@@ -199,6 +204,30 @@ TEST_CASE("a host is not taken for lost while there is no descriptor left to ask
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK_FALSE(was_silent);
   CHECK(is_silent_within(30));  // now it is asked, and does not answer
+}
+
+TEST_CASE("of a connection whose network fails is said where else the host answers, but not while it works") {
+  Address door, other;
+  const auto listener = listen_on(resolve("127.0.0.1", 0).value().at(0), &door);
+  const auto elsewhere = listen_on(resolve("127.0.0.1", 0).value().at(0), &other);
+  REQUIRE((listener && elsewhere));
+  const Fd line = std::move(connect_start(door).value());
+  const Fd other_end = accept_one(listener.value().get());
+  REQUIRE(other_end);
+  lose_all(other_end);
+  Heartbeat heartbeat(line.get(), {door, other}, now_ns());
+  const auto finds_way_within = [&](double seconds) {
+    for (const Deadline end = Deadline::after_seconds(seconds); !end.passed(); ::poll(nullptr, 0, Heartbeat::kTickMs)) {
+      const int64_t now = now_ns();
+      if (heartbeat.tick(now)) REQUIRE(::send(line.get(), "x", 1, 0) == 1);
+      while (accept_one(listener.value().get()) || accept_one(elsewhere.value().get())) continue;
+      if (const auto way = heartbeat.way_round(now)) return way->to_string() == other.to_string();
+    }
+    return false;
+  };
+  CHECK_FALSE(finds_way_within(4));  // only this connection is silent
+  lose_all(listener.value());
+  CHECK(finds_way_within(30));
 }
 
 TEST_CASE("a rank gets a few control connections and no more") {
