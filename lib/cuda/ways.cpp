@@ -135,13 +135,19 @@ std::string Ways::explain(const Operation& operation) const {
   return text + (obstacles_.empty() ? "\n" : ", because " + obstacles_ + "\n");
 }
 
+std::shared_ptr<void> Ways::releasing() {
+  static auto* const all = new std::shared_ptr<void>(std::make_shared<int>());
+  return *all;
+}
+
 // A stream that is held up by something else comes to its waits later.
 void Ways::keep(std::unique_ptr<Ways> ways, EventRef end) {
   static auto* mutex = new std::mutex;  // never destroyed, like the ways that are kept
   static auto* kept = new std::vector<std::unique_ptr<Ways>>;
   ways->proxy_->only_answer();
   if (end != nullptr)
-    if (auto thread = start_thread("a thread", [w = ways.get(), end] { (void)w->release_until(end); }))
+    if (auto thread =
+            start_thread("a thread", [w = ways.get(), end, counted = releasing()] { (void)w->release_until(end); }))
       thread.value().detach();
   const std::lock_guard lock(*mutex);
   kept->push_back(std::move(ways));

@@ -96,6 +96,8 @@ class Ways {
   // Leaks ways whose memory the GPU may still use, and goes on to release it until it reaches `end`; null: it cannot be
   // asked.
   static void keep(std::unique_ptr<Ways> ways, EventRef end);
+  // Has one more user for each thread that does so, for tests that take the port away.
+  static std::shared_ptr<void> releasing();
 
   Way& first() const { return *all_.front(); }
   Way& of(const Operation& operation) const;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cuda/programs.h"
+#include "cuda/ways.h"
 #include "twins.h"
 
 namespace tutti_test {
@@ -86,6 +87,13 @@ Kernels& kernels() {
 
 void use_kernels(Kernels* others) {
   g_kernels = others;
+}
+
+// What is released goes on until its stream has come to its end, even if all communicators are gone.
+FakePort::~FakePort() {
+  for (int i = 0; i < 20'000 && Ways::releasing().use_count() > 2; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  set_port(nullptr);
 }
 
 Result<DeviceInfo> FakePort::describe(int device) {

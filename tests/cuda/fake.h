@@ -99,7 +99,7 @@ bool has_device();   // this thread has chosen one
 class FakePort final : public tutti::cuda::Port {
  public:
   explicit FakePort(int n_devices) : n_devices_(n_devices) { tutti::cuda::set_port(this); }
-  ~FakePort() override { tutti::cuda::set_port(nullptr); }
+  ~FakePort() override;
 
   // Failures that can be injected.
   bool refuses_maps = false;                             // IPC handles cannot be opened

@@ -375,11 +375,10 @@ TEST_CASE("of two operations that wait in two threads, an abort ends both with i
           add_up(o);
           thread.join();
           revoker.join();
-          o.wrong += other.code != tuttiInvalidUsage;
+          for (const Outcome& its : {o, other}) o.wrong += its.code != tuttiInvalidUsage;
         }
         (void)tuttiBarrier(host, nullptr);
       });
-  CHECK(outcomes[0].code == tuttiInvalidUsage);
   CHECK(outcomes[0].wrong == 0);
 }
 
