@@ -200,5 +200,6 @@ TEST_CASE("what cannot be explained is refused") {
   size_t bytes = sizeof text;
   CHECK(tuttiExplain("tuttiBroadcast", 10, tuttiFloat, static_cast<tuttiRedOp_t>(99), pair.ranks[0], text, &bytes) ==
         tuttiSuccess);  // a broadcast has no op
+  bytes = sizeof text;
   CHECK(tuttiExplain("tuttiBcast", 10, tuttiFloat, tuttiSum, pair.ranks[0], text, &bytes) == tuttiSuccess);
 }
