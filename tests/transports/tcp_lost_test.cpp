@@ -189,7 +189,11 @@ TEST_CASE("several connections: what one loses while its link ends arrives by an
   const Traffic traffic{44, 8, 64 << 10};
   Sender sender(fragile.pair.out, traffic);
   Receiver receiver(fragile.pair.in, traffic);
-  REQUIRE(run(sender) == "");
+  // Received only as far as the kernels have no room for what is sent.
+  REQUIRE(until([&] {
+    while (sender.step()) continue;
+    return sender.done() || (receiver.step(), false);
+  }));
   std::thread end([&] { close(fragile.pair.out); });
   CHECK(until([&] { return !connections().contains(lossy.from); }));
   CHECK(run(receiver) == "");
