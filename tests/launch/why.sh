@@ -34,7 +34,11 @@ expect() {
   done
   grep -E "^why.*$pattern" "$out.$name.rank0" || { cat "$out.$name".rank*; fail "$name: rank 0 does not say: $pattern"; }
   grep -E "$pattern" <<<"$said" || { cat "$out.$name".rank*; fail "$name: tutti-trace why says: $said"; }
-  "$tool" show --dir "$out.$name.1" | grep -Eq "$pattern" || fail "$name: tutti-trace show does not say it"
+  for _ in $(seq 200); do  # for a moment the recorder has none, while the rank writes its latest reason
+    "$tool" show --dir "$out.$name.1" | grep -Eq "$pattern" && return
+    sleep 0.1
+  done
+  fail "$name: tutti-trace show does not say it"
 }
 
 start beside stop 4 29811
