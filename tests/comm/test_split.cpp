@@ -164,9 +164,9 @@ TEST_CASE("splits of one communicator in one group keep the order of calls", "[l
 TEST_CASE("who calls something else than a split or growth is told so, even what the library makes of it") {
   const bool grows = GENERATE(false, true);
   const size_t bytes = grows ? sizeof(tuttiUniqueId) : 2 * sizeof(int32_t);
+  const tuttiUniqueId id = new_id();
   const auto outcomes = run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiComm_t other = nullptr;
-    const tuttiUniqueId id = new_id();
     std::vector<char> in(bytes), out(2 * bytes);
     if (rank == 1)
       outcome.take(tuttiAllGather(in.data(), out.data(), bytes, tuttiInt8, comm, nullptr));
