@@ -124,6 +124,18 @@ class GpuStream {
   tutti::cuda::StreamRef stream_;
 };
 
+// For two ranks that are processes, which have met in `host`. Null if it fails.
+inline tuttiComm_t create_on_own_gpu(int rank, tuttiComm_t host, Outcome& o) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.cudaDevice = rank;
+  tuttiUniqueId id = {};
+  if (rank == 0) o.take(tuttiGetUniqueId(&id));
+  o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
+  tuttiComm_t comm = nullptr;
+  o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+  return comm;
+}
+
 // Ranks as threads, each with a communicator on its GPU and one in host memory that adds up in the order of
 // ranks.
 template <class Body>

@@ -126,13 +126,7 @@ TEST_CASE("a process frees nothing that others have mapped") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     auto* port = new FakePort(2);
     for (int turn = 0; turn < 3; turn++) {
-      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-      config.cudaDevice = rank;
-      tuttiUniqueId id = {};
-      if (rank == 0) o.take(tuttiGetUniqueId(&id));
-      o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
-      tuttiComm_t comm = nullptr;
-      o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+      const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
       if (comm == nullptr) return;
       if (rank == turn % 2) o.take(tuttiCommDestroy(comm));
       o.take(tuttiBarrier(host, nullptr));
@@ -148,13 +142,7 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
     auto* port = new FakePort(2);
-    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-    config.cudaDevice = rank;
-    tuttiUniqueId id = {};
-    if (rank == 0) o.take(tuttiGetUniqueId(&id));
-    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
-    tuttiComm_t comm = nullptr;
-    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
     if (comm == nullptr) return;
     void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
     o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));
@@ -185,13 +173,7 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
 TEST_CASE("a stream that is held up while its communicator is aborted comes to its end, however many waits it has") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     auto* port = new FakePort(2);
-    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-    config.cudaDevice = rank;
-    tuttiUniqueId id = {};
-    if (rank == 0) o.take(tuttiGetUniqueId(&id));
-    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
-    tuttiComm_t comm = nullptr;
-    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
     if (comm == nullptr) return;
     if (rank == 0) {
       uint32_t gate = 0;
@@ -214,13 +196,7 @@ TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then:
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
     auto* port = new FakePort(2);
-    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-    config.cudaDevice = rank;
-    tuttiUniqueId id = {};
-    if (rank == 0) o.take(tuttiGetUniqueId(&id));
-    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
-    tuttiComm_t comm = nullptr;
-    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
     if (comm == nullptr) return;
     void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
     o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));

@@ -85,13 +85,7 @@ TEST_CASE("where one process cannot share its GPU's memory all know its reason")
     auto* port = new FakePort(2);
     port->has_no_words = rank == 1;
     if (rank == 1) setenv("TUTTI_GPU_DIRECT", "0", 1);
-    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-    config.cudaDevice = rank;
-    tuttiUniqueId id = {};
-    if (rank == 0) o.take(tuttiGetUniqueId(&id));
-    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
-    tuttiComm_t comm = nullptr;
-    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
     if (comm == nullptr) return;
     char text[8192];
     size_t bytes = sizeof text;
