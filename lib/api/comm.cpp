@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/creation.h"
@@ -63,7 +64,15 @@ Result<void> init_all(tuttiComm_t* comms, int ndev, const int* devlist) {
       return {};
     });
   TUTTI_TRY(run_at_once(std::move(ranks)));
-  for (auto& comm : made) *comms++ = make_handle(std::make_shared<Member>(std::move(comm)));
+  for (size_t r = 0; r < made.size(); r++) {
+    auto handled = contained([&]() -> Result<void> {
+      comms[r] = make_handle(std::make_shared<Member>(std::move(made[r])));
+      return {};
+    });
+    if (handled) continue;
+    for (size_t i = 0; i < r; i++) (void)tuttiCommAbort(std::exchange(comms[i], nullptr));
+    return handled;
+  }
   return {};
 }
 

@@ -200,24 +200,13 @@ void take_tickets(std::vector<Pending>& operations, Start& start) {
   }
 }
 
-// Too few threads. One list's operations may wait for another's, so all are aborted before any is refused at its turn.
-void refuse(const std::vector<std::vector<Pending*>>& lists, size_t first) {
-  for (size_t i = first; i < lists.size(); i++)
-    (void)contained([&]() -> Result<void> {
-      lists[i].front()->use->abort("tuttiGroupEnd, which could start no thread,");
-      return {};
-    });
-  for (size_t i = first; i < lists.size(); i++) (void)run_in_order(lists[i]);
-}
-
 // Operations on host memory, of which there are some; and `meanwhile`, if given, on this thread.
 Result<void> run_here(std::vector<Pending> operations, const std::function<Result<void>()>& meanwhile) {
   TUTTI_TRY_ASSIGN(Start start, prepare(operations));
   std::vector<std::function<Result<void>()>> all;
   for (const auto& list : start.lists) all.push_back([&list] { return run_in_order(list); });
   if (meanwhile) all.push_back(meanwhile);
-  auto here = run_at_once(
-      std::move(all), [&] { take_tickets(operations, start); }, [&](size_t first) { refuse(start.lists, first); });
+  auto here = run_at_once(std::move(all), [&] { take_tickets(operations, start); });
   // tuttiCommAbort waits for the queued operations, and has perhaps looked at the streams before they were there. Only
   // now, because they wait for the turns of those without a stream.
   for (const auto& [handle, is_aborted] : start.queued)
@@ -359,28 +348,31 @@ Error in_background(const char* what) {
   return error;
 }
 
-Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void()>& begin,
-                         const std::function<void(size_t)>& give_up) {
+Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void()>& begin) {
   std::vector<Result<void>> results(all.size());
   std::vector<std::thread> threads;
   threads.reserve(all.size());
-  if (begin) begin();
-  if (all.empty()) return {};
-  const auto run = [&](size_t i) { results[i] = contained(all[i]); };
-  while (threads.size() + 1 < all.size() && results.back()) {
+  enum class Signal { kWait, kGo, kLeave };
+  std::atomic<Signal> signal = Signal::kWait;
+  const auto run = [&](size_t i) {
+    signal.wait(Signal::kWait);
+    if (signal == Signal::kGo) results[i] = contained(all[i]);
+  };
+  Result<void> started;
+  while (threads.size() + 1 < all.size() && started) {
     auto thread = start_thread("a thread", [&run, i = threads.size()] { run(i); });
     if (thread)
       threads.push_back(std::move(thread).value());
     else
-      results.back() = std::move(thread).error();
+      started = std::move(thread).error();
   }
-  if (results.back())
-    run(all.size() - 1);
-  else if (give_up)
-    give_up(threads.size());
+  if (started && begin) begin();
+  signal = started ? Signal::kGo : Signal::kLeave;
+  signal.notify_all();
+  if (!all.empty()) run(all.size() - 1);
   for (std::thread& thread : threads) thread.join();
-  for (auto& result : results)
-    if (!result) return std::move(result).error();
+  TUTTI_TRY(std::move(started));
+  for (auto& result : results) TUTTI_TRY(std::move(result));
   return {};
 }
 

@@ -31,10 +31,9 @@ inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operati
 Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work);
 
 // Runs all works concurrently, each on a thread of its own (the last on the caller's), and returns the first error.
-// `begin` runs first, once the memory for the rest is allocated. If a thread cannot be started, `give_up` is called
-// with the first work that has none; without it, others wait for these works until their limit. Neither may throw.
-Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void()>& begin = nullptr,
-                         const std::function<void(size_t)>& give_up = nullptr);
+// They may wait for each other, so none begins, nor does `begin`, which runs before them and may not throw, until all
+// threads have started.
+Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void()>& begin = nullptr);
 
 // The kInProgress error for work that continues in the background: returned by its call and by the end of its group.
 Error in_background(const char* what);

@@ -112,7 +112,7 @@ Doors::Doors() {
 class Porter {
  public:
   Porter(uint16_t number, Port port) : number_(number), port_(std::move(port)) {}
-  void run();
+  void run();  // on a thread of its own; goes on after a shortage of memory
 
  private:
   struct Caller {
@@ -120,6 +120,7 @@ class Porter {
     int64_t since_ns;
   };
   bool stays();
+  void take_turn();
   void share();
   void take_in();
   bool serve(const Caller& caller);
@@ -131,15 +132,26 @@ class Porter {
 };
 
 void Porter::run() {
-  while (stays()) {
-    std::vector<pollfd> polled = {{port_.names.get(), POLLIN, 0}};
-    for (const Caller& caller : callers_) polled.push_back({caller.fd.get(), POLLIN, 0});
-    if (callers_.size() < kMostCallers) polled.push_back({port_.calls.get(), POLLIN, 0});
-    ::poll(polled.data(), polled.size(), callers_.empty() ? kLookMs : kPauseMs);
-    share();
-    take_in();
-    callers_.remove_if([&](const Caller& caller) { return serve(caller); });
+  const auto go_on = [this]() -> Result<bool> {
+    const bool does_stay = stays();
+    if (does_stay) take_turn();
+    return does_stay;
+  };
+  for (;;) {
+    const auto goes_on = contained(go_on);
+    if (goes_on && !goes_on.value()) return;
+    if (!goes_on) ::poll(nullptr, 0, kPauseMs);
   }
+}
+
+void Porter::take_turn() {
+  std::vector<pollfd> polled = {{port_.names.get(), POLLIN, 0}};
+  for (const Caller& caller : callers_) polled.push_back({caller.fd.get(), POLLIN, 0});
+  if (callers_.size() < kMostCallers) polled.push_back({port_.calls.get(), POLLIN, 0});
+  ::poll(polled.data(), polled.size(), callers_.empty() ? kLookMs : kPauseMs);
+  share();
+  take_in();
+  callers_.remove_if([&](const Caller& caller) { return serve(caller); });
 }
 
 // If a door's name can be bound, nobody listens there any more.

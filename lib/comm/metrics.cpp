@@ -138,9 +138,12 @@ void Metrics::serve() {
   log_set_thread_rank(recorder_.header().rank);
   std::unique_lock lock(mutex_);
   while (!stops_.wait_for(lock, kLook, [&] { return stopping_; })) {
-    look();
-    if (lateness_) lateness_->look_elsewhere();
-    if (now_ns() - written_ns_ >= kWriteNs) write_now();
+    (void)contained([this]() -> Result<void> {  // without memory: next time
+      look();
+      if (lateness_) lateness_->look_elsewhere();
+      if (now_ns() - written_ns_ >= kWriteNs) write_now();
+      return {};
+    });
   }
 }
 
