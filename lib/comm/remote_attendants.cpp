@@ -70,9 +70,7 @@ RemoteAttendants::RemoteAttendants(int rank, const std::vector<std::vector<int>>
 void RemoteAttendants::tell_question(PeerWatch& watch, uint64_t after) {
   wanted_ns_ = asked_ns_ = now_ns();
   watch.ending().tell(gossip_.begin(Gossip::Kind::kRollCall).put(after).take());
-  if (!leads_) return;
-  if (const std::string mine = answer(after); !mine.empty())
-    watch.ending().tell(mine);  // the question does not come back
+  if (leads_) watch.ending().tell(answer(after));  // the question itself does not come back here
 }
 
 void RemoteAttendants::ask(PeerWatch& watch, uint64_t after) {

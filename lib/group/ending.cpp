@@ -60,7 +60,7 @@ void Ending::ask(std::string_view question, const Error& otherwise, int limit_ms
     const std::lock_guard lock(mutex_);
     otherwise_ = otherwise;
   }
-  if (!question.empty()) tell(question);
+  tell(question);
   wait(limit_ms);
   fail(otherwise);
 }

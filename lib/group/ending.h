@@ -41,10 +41,11 @@ class Ending {
   // Takes a neighbour's notice; false: it makes no sense in a group of n_ranks.
   bool hear(std::string_view notice, int n_ranks);
 
-  // Tells the neighbours' listeners something, unless the group has failed or this rank has said goodbye.
+  // Tells the neighbours' listeners something, if there is anything to tell, unless the group has failed or this rank
+  // has said goodbye.
   void tell(std::string_view what) {
     const std::lock_guard lock(mutex_);
-    if (!failed() && !leaving_) lines_.send_to_all(kQuestion, what);
+    if (!what.empty() && !failed() && !leaving_) lines_.send_to_all(kQuestion, what);
   }
   // Asks all other ranks a question of at most kMostQuestionBytes, and waits up to limit_ms for one of them to answer
   // by ending the group. Without an answer, or if a rank turns out to be lost meanwhile, the group ends with

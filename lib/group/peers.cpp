@@ -220,7 +220,7 @@ bool PeerWatch::hear(std::string_view question) {
   const std::optional<Answer> answer = config_.listener(question);
   if (answer && answer->error) ending_.fail(*answer->error);
   if (answer && answer->passes_on) ending_.tell(question);
-  if (answer && !answer->says.empty()) ending_.tell(answer->says);
+  if (answer) ending_.tell(answer->says);
   return answer.has_value();
 }
 

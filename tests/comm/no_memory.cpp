@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <initializer_list>
 #include <new>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -352,6 +354,45 @@ static bool the_watcher_lacks_for_a_while() {
   return state != tuttiSuccess;
 }
 
+// One of the last allocations of tuttiCommInitAll fails: then it gives back all ranks, or none.
+static bool all_or_none() {
+  constexpr long kMany = 1 << 30;
+  bool has_failed = false;
+  long last = kMany;
+  for (long left = kMany; left <= last; left++) {
+    const void* const rubbish = &left;
+    tuttiComm_t comms[3];
+    for (tuttiComm_t& comm : comms) memcpy(&comm, &rubbish, sizeof comm);
+    t_left = left;
+    const tuttiResult_t made = tuttiCommInitAll(comms, 3, nullptr);
+    const long used = left - std::exchange(t_left, -1);
+    for (tuttiComm_t comm : comms) {
+      if ((comm != nullptr) != (made == tuttiSuccess)) return false;
+      if (comm != nullptr) (void)tuttiCommAbort(comm);
+    }
+    has_failed |= made != tuttiSuccess;
+    if (left == kMany) {
+      last = used;
+      left = used - 20;
+    }
+  }
+  return has_failed;
+}
+
+// Threads that nobody waits for have no memory for a while.
+static bool helpers_lack() {
+  const std::string metrics = std::filesystem::temp_directory_path() / ("metrics." + std::to_string(getpid()));
+  setenv("TUTTI_METRICS_FILE", metrics.c_str(), 1);
+  tuttiComm_t comms[2];
+  if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+  g_elsewhere_lacks = true;
+  usleep(300'000);
+  g_elsewhere_lacks = false;
+  for (tuttiComm_t comm : comms) (void)tuttiCommAbort(comm);
+  unsetenv("TUTTI_METRICS_FILE");
+  return std::filesystem::remove(metrics);
+}
+
 // A step of two gradients, each a bucket. The allocation `left` fails while they are marked.
 static tuttiResult_t step(tuttiDdp_t ddp, float (&gradients)[2], int rank, long left) {
   gradients[0] = static_cast<float>(1 + rank);
@@ -421,6 +462,8 @@ int main() {
   for (const auto call : {blocks, messages, registered, split_in_two, queued})
     if (!both_come_back(call)) return 14;
   if (!a_registration_lacks()) return 15;
+  if (!all_or_none()) return 16;
+  if (!helpers_lack()) return 17;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};

@@ -154,6 +154,20 @@ TEST_CASE("a question that makes no sense ends the group") {
   CHECK(failure_of(*watches[1]).code == Code::kRemoteError);
 }
 
+// A host of many ranks has no room to say when each came: the others would take a frame without a word for an error.
+TEST_CASE("who has nothing to say says nothing") {
+  std::promise<std::string> heard;
+  const auto listen = [&](std::string_view said) {
+    heard.set_value(std::string(said));
+    return std::optional(PeerWatch::Answer{});
+  };
+  const Watches watches = make_watches({{}, listen});
+  watches[0]->ending().tell("");
+  watches[0]->ending().tell("something");
+  CHECK(heard.get_future().get() == "something");
+  CHECK_FALSE(watches[1]->ending().failed());
+}
+
 TEST_CASE("who has no descriptor left for those at the door does not watch it all the time") {
   std::vector<Contact> contacts;
   const Watches watches = make_watches({pass_on, pass_on}, &contacts);
