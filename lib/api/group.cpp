@@ -155,11 +155,13 @@ Result<void> submit_to_devices(const std::vector<Pending>& operations, std::vect
   return first;
 }
 
-// Operations behind a failed one are run, too, and refused: others may wait for their tickets' turns.
+// Operations behind a failed one are run, too, and refused: others may wait for their tickets' turns. Who aborts this
+// communicator does not wait for the group's other communicators.
 Result<void> run_in_order(const std::vector<Pending*>& list) {
   Result<void> first;
   for (const Pending* p : list)
     if (auto result = contained([&] { return p->use->run(p->ticket, p->operation); }); first) first = std::move(result);
+  for (Pending* p : list) p->use = Use(nullptr);
   return first;
 }
 
@@ -265,10 +267,11 @@ std::vector<std::function<Result<void>()>> in_lines(std::vector<Blocking> blocki
   std::map<tuttiComm_t, Works> of_comms;
   for (Blocking& b : blocking) (b.handle == nullptr ? lines : of_comms[b.handle]).push_back(std::move(b.work));
   for (auto& [handle, works] : of_comms)
-    lines.push_back([line = std::move(works)] {
+    lines.push_back([line = std::move(works)]() mutable {
       Result<void> first;
       for (const auto& work : line)
         if (auto result = contained(work); first) first = std::move(result);
+      line.clear();  // as in run_in_order()
       return first;
     });
   return lines;

@@ -170,6 +170,37 @@ TEST_CASE("an abort does not wait for what its operations are queued behind") {
     if (comm != nullptr) CHECK(tuttiCommAbort(comm) == tuttiSuccess);
 }
 
+TEST_CASE("an abort does not wait for the other communicators of a group") {
+  const bool splits = GENERATE(false, true);
+  tuttiComm_t ours[2] = {}, others[2] = {}, parts[2] = {};
+  REQUIRE(tuttiCommInitAll(ours, 2, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiCommInitAll(others, 2, nullptr) == tuttiSuccess);
+  const auto call = [&](tuttiComm_t comm, tuttiComm_t* part) {
+    return splits ? tuttiCommSplit(comm, 0, 0, part, nullptr) : tuttiBarrier(comm, nullptr);
+  };
+  std::atomic<bool> is_aborted{false};
+  tuttiResult_t ended = tuttiSuccess, aborted = tuttiSuccess;
+  std::thread group([&] {
+    tuttiGroupStart();
+    for (tuttiComm_t comm : {ours[0], others[0]}) (void)call(comm, &parts[0]);
+    ended = tuttiGroupEnd();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // mostly, the group runs by now
+  std::thread aborts([&] {
+    aborted = tuttiCommAbort(ours[0]);
+    is_aborted = true;
+  });
+  for (int i = 0; i < 30000 && !is_aborted; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(is_aborted);
+  CHECK(call(others[1], &parts[1]) == tuttiSuccess);
+  group.join();
+  aborts.join();
+  CHECK(aborted == tuttiSuccess);
+  CHECK(ended == tuttiInvalidUsage);
+  for (tuttiComm_t comm : {ours[1], others[0], others[1], parts[0], parts[1]})
+    if (comm != nullptr) CHECK(tuttiCommAbort(comm) == tuttiSuccess);
+}
+
 TEST_CASE("an abort does not wait for operations that a group queues only then") {
   const bool also_without = GENERATE(false, true);  // one without a stream, which comes first
   tuttiComm_t ours[2] = {}, others[2] = {};
