@@ -1,9 +1,7 @@
 #include "comm/communicator.h"
 
 #include "base/contained.h"
-#include "base/env.h"
 #include "base/log.h"
-#include "comm/setup.h"
 #include "kernels/kernels.h"
 
 namespace tutti {
@@ -44,14 +42,6 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
   comm->monitor_.begun().limit = Deadline::never();
   if (!on_gpu) return comm->monitor_.end_with(on_gpu.error());
   return comm;
-}
-
-Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
-  TUTTI_TRY(set_up(rendezvous, deadline, me_, links_, monitor_));
-  TUTTI_TRY(collectives_.connect(deadline, [&] { return rendezvous.is_broken(); }));
-  // Last, because no rank waits for another here, so a rank that fails can report it.
-  if (me_.leads_host() && env_is_set(Env::kTopoDump)) return dump_machine(env_string(Env::kTopoDump));
-  return {};
 }
 
 Result<void> Communicator::check_open() {

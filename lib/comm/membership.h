@@ -1,5 +1,5 @@
 // This header: which rank this is in its group, and what it knows about the others: filled in while they meet
-// (setup.h), then constant; any thread.
+// (setup.cpp), then constant; any thread.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-#include "comm/setup.h"
-
+// How a rank takes its place in a group: it tells the others where it listens, hears where they do, works out its
+// place, and makes its control connections. Once for each communicator.
 #include <algorithm>
 #include <mutex>
 
@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/shared_memory.h"
 #include "base/socket.h"
-#include "comm/collectives.h"
+#include "comm/communicator.h"
 #include "debug/trace_signal.h"
 #include "kernels/kernels.h"
 #include "tutti/tutti.h"
@@ -172,26 +172,29 @@ Result<void> connect_neighbours(Rendezvous& rendezvous, const Deadline& deadline
 
 }  // namespace
 
-Result<void> set_up(Rendezvous& rendezvous, const Deadline& deadline, Membership& me, LinkPool& links,
-                    Monitor& monitor) {
+Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
   TUTTI_TRY(env_check());
   TUTTI_TRY(kernels_check());
   TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int(Env::kTraceOnSigterm));
-  if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm(me.options.trace_file));
-  TUTTI_TRY_ASSIGN(me.machine, tutti::machine());
-  TUTTI_TRY(open_links(rendezvous, me, links));
+  if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm(me_.options.trace_file));
+  TUTTI_TRY_ASSIGN(me_.machine, tutti::machine());
+  TUTTI_TRY(open_links(rendezvous, me_, links_));
   TUTTI_TRY_ASSIGN(Listener control, Listener::open());
   TUTTI_TRY_ASSIGN(PriceList prices, find_prices());
   TUTTI_TRY_ASSIGN(const int64_t connections, env_int(Env::kTcpConnections));
-  Introduction mine = introduction(rendezvous, me, links, prices, control.contact);
+  Introduction mine = introduction(rendezvous, me_, links_, prices, control.contact);
   mine.connections = static_cast<uint32_t>(connections > 0 ? connections : networks_of(control));
   const size_t descriptors_before = open_descriptors();  // before any rank of the group connects
   TUTTI_TRY_ASSIGN(const Blobs introductions, rendezvous.all_gather(mine.to_bytes()));
-  TUTTI_TRY_ASSIGN(me.roster, Roster::of(introductions, me.rank));
-  take_place(std::move(prices), me, links);
-  monitor.take_place();
-  TUTTI_TRY(check_room(me, links, descriptors_before, mine.control.addresses.size() * (1 + mine.addresses.size())));
-  return connect_neighbours(rendezvous, deadline, me, links, monitor, std::move(control.fds));
+  TUTTI_TRY_ASSIGN(me_.roster, Roster::of(introductions, me_.rank));
+  take_place(std::move(prices), me_, links_);
+  monitor_.take_place();
+  TUTTI_TRY(check_room(me_, links_, descriptors_before, mine.control.addresses.size() * (1 + mine.addresses.size())));
+  TUTTI_TRY(connect_neighbours(rendezvous, deadline, me_, links_, monitor_, std::move(control.fds)));
+  TUTTI_TRY(collectives_.connect(deadline, [&] { return rendezvous.is_broken(); }));
+  // Last, because no rank waits for another here, so a rank that fails can report it.
+  if (me_.leads_host() && env_is_set(Env::kTopoDump)) return dump_machine(env_string(Env::kTopoDump));
+  return {};
 }
 
 }  // namespace tutti

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "schedule/text.h"
 
 namespace tutti {
 namespace {

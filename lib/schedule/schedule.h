@@ -108,5 +108,7 @@ Result<void> check(std::span<const Schedule> schedules, const CheckOptions& opti
 
 // A table of one rank's steps for people: "lane 0 step 3: recv 1 + in[2] -> out[2], send 3".
 std::string to_text(const Schedule& schedule);
+std::string slice_text(const Slice& slice);
+std::string step_text(const Step& step);
 
 }  // namespace tutti

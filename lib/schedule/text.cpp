@@ -1,4 +1,4 @@
-#include "schedule/text.h"
+#include "schedule/schedule.h"
 
 namespace tutti {
 
