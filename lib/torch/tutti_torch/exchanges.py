@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as c10d
 from . import calls
 from .errors import TuttiError
 from .forms import in_all_forms
-from .group_base import GroupBase, Stream, one
+from .group_base import GroupBase, one
 from .tensors import blocks, check_dense, in_a_row, plain, stage, unit, waited, write
 from .work import NO_TIMEOUT, TuttiWork
 
@@ -29,11 +29,7 @@ class Exchanges(GroupBase):
         sends = root == self._rank
         buffers, finish = ([plain(tensor)], None) if sends else stage([tensor])
         code_of_type, factor = unit(tensor.dtype)
-
-        def issue(comm: int, stream: Stream) -> None:
-            at, size = buffers[0].data_ptr(), tensor.numel() * factor
-            lane.check(self._api.tuttiBcast(at, size, code_of_type, root, comm, stream))
-
+        issue = lane.calls((self._api.tuttiBcast, buffers[0].data_ptr(), tensor.numel() * factor, code_of_type, root))
         return lane.launch("broadcast", [tensor], opts.asyncOp, issue, [tensor], finish, buffers)
 
     # ---- all-gather ----
@@ -67,12 +63,8 @@ class Exchanges(GroupBase):
         results = [output for outputs in output_lists for output in outputs]
         buffers, finish = stage(results)
         lane = self._lanes.of(*inputs, *results)
-
-        def issue(comm: int, stream: Stream) -> None:
-            for i, source in enumerate(sources):
-                into = blocks(buffers[i * self._size : (i + 1) * self._size])
-                lane.check(self._api.tuttiAllGatherv(source.data_ptr(), *into, comm, stream))
-
+        into = [blocks(buffers[i * self._size : (i + 1) * self._size]) for i in range(len(sources))]
+        issue = lane.calls(*((self._api.tuttiAllGatherv, s.data_ptr(), *each) for s, each in zip(sources, into)))
         return lane.launch("all_gather", inputs, opts.asyncOp, issue, results, finish, (sources, buffers))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> TuttiWork:  # noqa: A002
@@ -92,14 +84,12 @@ class Exchanges(GroupBase):
         sources = [plain(source) for source in inputs]
         buffers, finish = stage(list(outputs))
         lane = self._lanes.of(*inputs, *outputs)
-
-        def issue(comm: int, stream: Stream) -> None:
-            for source, buffer in zip(sources, buffers):
-                code_of_type, factor = unit(source.dtype)
-                size = source.numel() * factor
-                at, to = source.data_ptr(), buffer.data_ptr()
-                lane.check(self._api.tuttiAllGather(at, to, size, code_of_type, comm, stream))
-
+        gathers = []
+        for source, buffer in zip(sources, buffers):
+            code_of_type, factor = unit(source.dtype)
+            size = source.numel() * factor
+            gathers.append((self._api.tuttiAllGather, source.data_ptr(), buffer.data_ptr(), size, code_of_type))
+        issue = lane.calls(*gathers)
         return lane.launch("all_gather_single", inputs, opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
 
     # torch 2.13 has new names for these, and calls either.
@@ -115,10 +105,8 @@ class Exchanges(GroupBase):
         lane = self._lanes.of(source, *targets)
         to, parts = in_a_row(targets)
         code_of_type, factor = unit(source.dtype)
-
-        def issue(comm: int, stream: Stream) -> None:
-            at, size = source.data_ptr(), source.numel() * factor
-            lane.check(self._api.tuttiGather(at, to, size, code_of_type, root, comm, stream))
+        size = source.numel() * factor
+        issue = lane.calls((self._api.tuttiGather, source.data_ptr(), to, size, code_of_type, root))
 
         def finish() -> None:
             for target, part in zip(targets, parts):
@@ -149,11 +137,8 @@ class Exchanges(GroupBase):
             if part is not source:
                 write(part, source.detach())
         code_of_type, factor = unit(target.dtype)
-
-        def issue(comm: int, stream: Stream) -> None:
-            to, size = buffer.data_ptr(), buffer.numel() * factor
-            lane.check(self._api.tuttiScatter(at, to, size, code_of_type, root, comm, stream))
-
+        to, size = buffer.data_ptr(), buffer.numel() * factor
+        issue = lane.calls((self._api.tuttiScatter, at, to, size, code_of_type, root))
         return lane.launch("scatter", sources or [target], opts.asyncOp, issue, [target], finish, (buffer, parts))
 
     def _root_list(self, what: str, lists: list[list[torch.Tensor]], tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -214,11 +199,8 @@ class Exchanges(GroupBase):
         if {t.dtype for t in [*buffers, *sources]} != {sources[0].dtype}:
             raise TuttiError("all_to_all: tensors of different types: all must have the same")
         lane = self._lanes.of(*sources, *buffers)
-
-        def issue(comm: int, stream: Stream) -> None:
-            *send, _ = blocks(sources)
-            lane.check(self._api.tuttiAlltoAllv(*send, *blocks(buffers), comm, stream))
-
+        *send, _ = blocks(sources)
+        issue = lane.calls((self._api.tuttiAlltoAllv, *send, *blocks(buffers)))
         return lane.launch("all_to_all", sources, opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> TuttiWork:
@@ -229,11 +211,8 @@ class Exchanges(GroupBase):
     @in_all_forms(c10d.BarrierOptions)
     def _barrier(self, opts: Any) -> TuttiWork:
         lane = self._lanes.host
-
-        def issue(comm: int, stream: Stream) -> None:
-            lane.check(self._api.tuttiBarrier(comm, stream))
-
-        work = lane.launch("barrier", [], opts.asyncOp or opts.timeout > NO_TIMEOUT, issue, [])
+        is_async = opts.asyncOp or opts.timeout > NO_TIMEOUT
+        work = lane.launch("barrier", [], is_async, lane.calls((self._api.tuttiBarrier,)), [])
         if not opts.asyncOp:
             work.wait(opts.timeout)
         return work

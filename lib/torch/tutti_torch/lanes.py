@@ -58,6 +58,15 @@ class Lane:
         comm = self.communicator.handle
         return self._launch(is_async, comm, called(what, tensors, issue), results, finish, keep)
 
+    def calls(self, *calls: tuple[Any, ...]) -> Issue:
+        """Tutti's functions, each with what comes before its communicator, as an `issue` of launch()."""
+
+        def issue(comm: int, stream: Stream) -> None:
+            for function, *arguments in calls:
+                self.check(function(*arguments, comm, stream))
+
+        return issue
+
     def close(self) -> None:
         self.communicator.close()
 

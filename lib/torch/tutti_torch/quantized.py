@@ -7,7 +7,6 @@ import torch.distributed as dist
 
 from . import library
 from .errors import TuttiError
-from .group_base import Stream
 from .process_group import TuttiProcessGroup
 from .reductions import AVERAGE
 
@@ -48,15 +47,10 @@ class QuantizedState:
         if buffer.dtype is not torch.float32:
             return group.allreduce([buffer], AVERAGE)
         errors = self._errors_of(bucket) if self.error_feedback else None
-
-        def issue(comm: int, stream: Stream) -> None:
-            at, errors_at = buffer.data_ptr(), None if errors is None else errors.data_ptr()
-            how = (_WIRES[self.wire], self.block_elems, errors_at)
-            size = buffer.numel()
-            lane.check(
-                group._api.tuttiAllReduceQuantized(at, at, size, library.FLOAT32, library.AVG, *how, comm, stream)
-            )
-
+        at, errors_at = buffer.data_ptr(), None if errors is None else errors.data_ptr()
+        what = (at, at, buffer.numel(), library.FLOAT32, library.AVG)
+        how = (_WIRES[self.wire], self.block_elems, errors_at)
+        issue = lane.calls((group._api.tuttiAllReduceQuantized, *what, *how))
         return lane.launch("all_reduce_quantized", [buffer], True, issue, [buffer], None, (buffer, errors))
 
 

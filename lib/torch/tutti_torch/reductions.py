@@ -109,11 +109,7 @@ class Reductions(GroupBase):
         """Synchronous, because the caller reads the result next."""
         size = mine.numel() * mine.element_size()
         lane = self._lanes.of(mine)
-
-        def issue(comm: int, stream: Stream) -> None:
-            at, to = mine.data_ptr(), everyone.data_ptr()
-            lane.check(self._api.tuttiAllGather(at, to, size, library.UINT8, comm, stream))
-
+        issue = lane.calls((self._api.tuttiAllGather, mine.data_ptr(), everyone.data_ptr(), size, library.UINT8))
         lane.launch("all_gather", [mine], False, issue, [])
 
     def reduce(
