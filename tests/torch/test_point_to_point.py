@@ -110,7 +110,12 @@ class PointToPoint(unittest.TestCase):
         inbox._posted, inbox._kept, inbox._closed = [], [], False
         r1, r2, r3 = (Receive(t, t, 5, TuttiWork([t]).begin(), 0) for t in (torch.zeros(1) for _ in range(3)))
         finish = r1.finish
-        r1.finish = lambda *arguments: (finish(*arguments), inbox.post(r3))
+        r1.finish = lambda *arguments: (finish(*arguments), post(r3))
+
+        def post(receive):
+            receive.inboxes = [inbox]
+            with inbox._changed:
+                inbox.post(receive)
 
         def message(value):
             def receive_into(data):
@@ -118,8 +123,8 @@ class PointToPoint(unittest.TestCase):
             return receive_into
 
         def first(data):
-            inbox.post(r1)
-            inbox.post(r2)
+            post(r1)
+            post(r2)
             message(1.0)(data)
 
         inbox._take_message(5, 4, first)

@@ -49,25 +49,11 @@ class _Send(NamedTuple):
 
 
 class Receive:
-    """A pending receive: from one rank or, posted to several inboxes, from any of their ranks."""
+    """A receive: from one rank or, posted to several inboxes, from any of their ranks."""
 
     def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor, tag: int, work: TuttiWork, place: int) -> None:
         self.tensor, self.buffer, self.tag, self.work, self.place = tensor, buffer, tag, work, place
-        self._guard = threading.Lock()
-        self.is_taken = False
         self.inboxes: list[Inbox] = []
-
-    def take(self) -> bool:
-        """Takes a message; true only for the first one offered."""
-        with self._guard:
-            taken, self.is_taken = self.is_taken, True
-        return not taken
-
-    def complete(self, error: Optional[BaseException], source: int = -1) -> None:
-        """Called once, by who has taken it. The other inboxes may get no message, or no receive, ever again."""
-        for inbox in self.inboxes:
-            inbox.drop(self)
-        self.work.complete(error, source)
 
     def finish(self, source: int, arrived_bytes: int) -> None:
         expected = _bytes_of(self.buffer)
@@ -82,7 +68,7 @@ class Receive:
                     torch.cuda.current_stream(self.tensor.device).synchronize()
         except BaseException as raised:  # noqa: BLE001  # the waiting caller gets it
             error = raised
-        self.complete(error, source)
+        self.work.complete(error, source)
 
 
 class _Channel:
@@ -165,40 +151,36 @@ class Outbox(_Channel):
 
 
 class Inbox(_Channel):
+    """A receive is posted in all of its inboxes or, once one has taken it, in none: the channels' lock guards them all."""
+
     def __init__(self, channels: Channels, peer: int) -> None:
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(channels.guard)
         self._posted: list[Receive] = []
         self._kept: list[tuple[int, torch.Tensor]] = []
         self._closed = False
         super().__init__(channels, peer)
 
+    # The next three: with the lock.
+
+    def take_kept(self, tag: int) -> Optional[torch.Tensor]:
+        """What has arrived is delivered even if the sender is gone by now."""
+        for i, message in enumerate(self._kept):
+            if message[0] == tag and not self._closed:
+                return self._kept.pop(i)[1]
+        return None
+
     def post(self, receive: Receive) -> None:
-        with self._changed:
-            # What has arrived is delivered even if the sender is gone by now.
-            arrived = self._kept if not self._closed else []
-            kept = next((message for message in arrived if message[0] == receive.tag), None)
-            error = self.error
-            if error is None and kept is None:
-                if not receive.is_taken:
-                    self._posted.append(receive)
-                    self._changed.notify()
-                return
-            if not receive.take():
-                return
-            if kept is not None:
-                self._kept.remove(kept)
-        if kept is None:
-            receive.complete(error)
-            return
-        self._bring(kept[1], receive)
+        self._posted.append(receive)
+        self._changed.notify()
 
-    def drop(self, receive: Receive) -> None:
-        """Forgets a receive that has been taken."""
-        with self._changed:
-            if receive in self._posted:
-                self._posted.remove(receive)
+    def _take(self, tag: Optional[int] = None) -> Optional[Receive]:
+        """The earliest receive, or the earliest of this tag."""
+        taken = next((posted for posted in self._posted if tag is None or posted.tag == tag), None)
+        for inbox in taken.inboxes if taken is not None else ():
+            inbox._posted.remove(taken)
+        return taken
 
-    def _bring(self, data: torch.Tensor, receive: Receive) -> None:
+    def bring(self, data: torch.Tensor, receive: Receive) -> None:
         if _bytes_of(receive.buffer) == data.numel():
             write(receive.buffer, data.view(receive.buffer.dtype).view(receive.buffer.shape))
         receive.finish(self.peer, data.numel())
@@ -216,13 +198,12 @@ class Inbox(_Channel):
         broken = self.channels.group_error()
         if broken is not None:
             raise broken
-        return not self._closed and any(not receive.is_taken for receive in self._posted)
+        return bool(self._posted) and not self._closed
 
     def _run(self) -> None:
         api, comm = library.load(), None
         while True:
             with self._changed:
-                self._posted = [receive for receive in self._posted if not receive.is_taken]
                 while not (self._posted or self._closed):
                     self._changed.wait()
                 if self._closed:
@@ -244,33 +225,32 @@ class Inbox(_Channel):
 
     def _take_message(self, tag: int, size: int, receive_into: Callable[[torch.Tensor], None]) -> None:
         with self._changed:
-            wanted = next((posted for posted in self._posted if posted.tag == tag and posted.take()), None)
+            wanted = self._take(tag)
         try:
             fits = wanted is not None and _bytes_of(wanted.buffer) == size
             data = wanted.buffer if wanted is not None and fits else torch.empty(size, dtype=torch.uint8)
             receive_into(data)
         except BaseException as error:
             if wanted is not None:
-                wanted.complete(error, self.peer)
+                wanted.work.complete(error, self.peer)
             raise
         if wanted is not None:
             wanted.finish(self.peer, size)
             return
         with self._changed:
             # Receives may have been posted while the message arrived: the earliest one takes it.
-            late = next((posted for posted in self._posted if posted.tag == tag and posted.take()), None)
+            late = self._take(tag)
             if late is None:
                 self._kept.append((tag, data))
         if late is not None:
-            self._bring(data, late)
+            self.bring(data, late)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
             self.error = error
-            posted, self._posted = self._posted, []
+            posted = list(iter(self._take, None))
         for receive in posted:
-            if receive.take():
-                receive.complete(error, self.peer)
+            receive.work.complete(error, self.peer)
 
 
 class Channels:
@@ -286,7 +266,7 @@ class Channels:
     ) -> None:
         self.store, self.rank, self.init_s, self.label = store, rank, init_s, label
         self.group_error = group_error
-        self._guard = threading.Lock()
+        self.guard = threading.Lock()
         self._out: dict[int, Outbox] = {}
         self._in: dict[int, Inbox] = {}
 
@@ -294,19 +274,29 @@ class Channels:
         return TuttiError(f"the group was destroyed{self.label}", library.INVALID_USAGE)
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int, place: int) -> TuttiWork:
-        with self._guard:
+        with self.guard:
             if peer not in self._out:
                 self._out[peer] = Outbox(self, peer)
         return self._out[peer].send(tensor, tag, place)
 
     def receive(self, receive: Receive, peers: list[int]) -> None:
-        with self._guard:
+        with self.guard:
             for peer in peers:
                 if peer not in self._in:
                     self._in[peer] = Inbox(self, peer)
-        receive.inboxes = [self._in[peer] for peer in peers]
-        for inbox in receive.inboxes:
-            inbox.post(receive)
+            receive.inboxes = [self._in[peer] for peer in peers]
+            for inbox in receive.inboxes:
+                kept = inbox.take_kept(receive.tag)
+                if kept is not None or inbox.error is not None:
+                    break
+            else:
+                for inbox in receive.inboxes:
+                    inbox.post(receive)
+                return
+        if kept is not None:
+            inbox.bring(kept, receive)
+        else:
+            receive.work.complete(inbox.error)
 
     def close(self, limit: timedelta) -> None:
         """Sends what is still queued; receives that still wait get an error."""
