@@ -38,7 +38,7 @@ struct Loaded {
 Loaded& g_loaded = *new Loaded;
 
 Error refuse(const std::string& path, const std::string& why) {
-  return {Code::kInvalidUsage, format("TUTTI_TRANSPORT_PLUGIN: %s cannot be used: %s", path.c_str(), why.c_str())};
+  return {Code::kInvalidUsage, format("%s cannot be used: %s", path.c_str(), why.c_str())};
 }
 
 bool lacks_functions(const tuttiTransport& t) {
@@ -88,7 +88,8 @@ const tuttiTransport* find_verbs() {
   if (!std::filesystem::exists(path, none)) return nullptr;
   const auto loaded = load_plugin(path);
   if (loaded) return loaded.value();
-  log(LogLevel::kWarn, "RDMA is not used: %s", loaded.error().message.c_str());
+  static std::once_flag once;
+  std::call_once(once, [&] { log(LogLevel::kWarn, "RDMA is not used: %s", loaded.error().message.c_str()); });
   return nullptr;
 }
 
@@ -98,7 +99,9 @@ Result<std::vector<const tuttiTransport*>> all_transports() {
   for (size_t at = 0; at < paths.size();) {
     const size_t end = std::min(paths.find(',', at), paths.size());
     const std::string path = paths.substr(at, end - at);
-    TUTTI_TRY_ASSIGN(const tuttiTransport* transport, load_plugin(path));
+    const auto loaded = load_plugin(path);
+    if (!loaded) return Error{loaded.error().code, "TUTTI_TRANSPORT_PLUGIN: " + loaded.error().message};
+    const tuttiTransport* const transport = loaded.value();
     const auto same = [&](const tuttiTransport* t) { return std::string(t->name) == transport->name; };
     if (std::any_of(all.begin(), all.end(), same))
       return Error{Code::kInvalidUsage,

@@ -112,7 +112,8 @@ typedef enum {
 
 #define TUTTI_DDP_CONFIG_MAGIC 0x74646470u
 
-/* Start from TUTTI_DDP_CONFIG_INITIALIZER. All ranks must agree, even on having a hook, which is checked. */
+/* Start from TUTTI_DDP_CONFIG_INITIALIZER. All ranks must agree on all but `overlap`, and on having a hook, which is
+ * checked. */
 typedef struct {
   size_t size;             /* sizeof(tuttiDdpConfig_t) */
   unsigned int magic;      /* TUTTI_DDP_CONFIG_MAGIC */

@@ -60,7 +60,7 @@ TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, i
  * not in [0, nranks), a rank out of range, listed twice, or this one, unknown shrinkFlags, not a live communicator,
  * config), tuttiInvalidUsage (`comm` was finalized), tuttiTimeout (a live rank did not call this in time, or with
  * another list), tuttiRemoteError (a rank is lost that is not on the list; or the others took this rank to be lost and
- * continued without it), and those of tuttiCommInitRankConfig. */
+ * continued without it; or, with config.majority, too few ranks are left), and those of tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList, int excludeRanksCount,
                                         tuttiComm_t* newcomm, const tuttiConfig_t* config, int shrinkFlags);
 

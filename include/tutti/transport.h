@@ -86,9 +86,9 @@ typedef struct {
   uint32_t encrypt;
 } tuttiEndpointConfig;
 
-/* How peers find an endpoint, and its estimated speed. Of the transports that reach a peer Tutti takes shm if it can,
- * else the one with the least latency_ns + 128 KiB / bytes_per_second. Both are preset to values between shm's and
- * tcp's. */
+/* How peers find an endpoint, and its estimated speed. Of the transports that reach a peer Tutti takes, unless
+ * TUTTI_TRANSPORTS or config.transports gives an order, shm if it can, else the one with the least
+ * latency_ns + 128 KiB / bytes_per_second. Preset to 10 us and 5 GB/s. */
 typedef struct {
   uint32_t struct_bytes;     /* set by the caller */
   uint32_t latency_ns;       /* until a message of a few bytes has arrived */

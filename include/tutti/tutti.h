@@ -27,10 +27,10 @@
  * tuttiInvalidUsage. The parent is not affected: the child does not hold its connections.
  *
  * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has a sentence that says what happened and what
- * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, tuttiUnhandledCudaError, or
- * tuttiInvalidUsage from a mismatch between ranks, the communicator is broken: all further operations on it return the
- * same error, and it can only be shrunk (tuttiCommShrink) and destroyed. tuttiInvalidArgument leaves it usable: nothing
- * was sent.
+ * to do. After an operation's tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError,
+ * tuttiUnhandledCudaError, or tuttiInvalidUsage from a mismatch between ranks, the communicator is broken: all further
+ * operations on it return the same error, and it can only be shrunk (tuttiCommShrink) and destroyed.
+ * tuttiInvalidArgument leaves it usable: nothing was sent.
  *
  * Streams. With stream NULL an operation runs on the caller's thread and returns when the result is in recvbuff and the
  * rank's own messages have been handed over. With a stream from tuttiStreamCreate it is queued and returns at once.
@@ -89,16 +89,16 @@ TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId);
  * ranks have joined and are connected. The two ends of each connection prove to each other that they know the secret,
  * by challenge and response (HMAC-SHA-512/256, libsodium). May be called from any thread; ranks may be threads of one
  * process.
- * Errors: tuttiInvalidArgument (comm is NULL, nranks < 1, rank not in [0, nranks)), tuttiInvalidUsage (two processes
- * claim one rank, ranks disagree about nranks or the configuration, an invalid environment variable), tuttiTimeout (the
- * limit passed; the message lists the ranks that never came), tuttiRemoteError (a peer failed meanwhile),
- * tuttiSystemError. On error *comm is NULL. */
+ * Errors: tuttiInvalidArgument (comm is NULL, nranks not in [1, 1048576], rank not in [0, nranks), commId is no id),
+ * tuttiInvalidUsage (two processes claim one rank, ranks disagree about nranks or the configuration, an invalid
+ * environment variable), tuttiTimeout (the limit passed; the message lists the ranks that never came), tuttiRemoteError
+ * (a peer failed meanwhile), tuttiSystemError. On error *comm is NULL. */
 TUTTI_API tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank);
 
 /* tuttiCommInitRank with options; config may be NULL. The struct and its strings are copied. With config.blocking = 0
  * it returns tuttiInProgress, and tuttiCommGetAsyncError reports errors of the creation. Further errors:
  * tuttiInvalidArgument (config without TUTTI_CONFIG_INITIALIZER, a field out of range), tuttiInvalidUsage (cudaDevice
- * is set, but this library was built without CUDA, or has no such device). */
+ * is set, but this library was built without CUDA, or has no such device), tuttiUnhandledCudaError (CUDA failed). */
 TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
                                                 const tuttiConfig_t* config);
 
@@ -222,7 +222,7 @@ TUTTI_API tuttiResult_t tuttiStreamQuery(tuttiStream_t stream);
  * Communicators with operations on it must still be alive. */
 TUTTI_API tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream);
 
-/* Called on the stream's thread with the first error of the stream's operations so far. It may start operations on
+/* Called on the stream's thread with its first error since the last tuttiStreamSynchronize. It may start operations on
  * other streams; it must neither wait for its own stream nor end a communicator that has operations queued there. */
 typedef void (*tuttiStreamCallback_t)(tuttiStream_t stream, tuttiResult_t status, void* userData);
 
@@ -332,7 +332,7 @@ TUTTI_API tuttiResult_t tuttiExplain(const char* collective, size_t count, tutti
  * operation until the call returns or, with a stream, until the stream is past it. Errors: tuttiInvalidArgument (NULL
  * buffer with count > 0, datatype or op out of range, op made for another type or communicator, count * size over 2^63,
  * overlapping buffers, not a live communicator), tuttiInvalidUsage (ranks called different operations; finalized),
- * tuttiRemoteError (a peer died or aborted), tuttiTimeout, tuttiSystemError. */
+ * tuttiRemoteError (a peer died or aborted), tuttiTimeout, tuttiSystemError, tuttiUnhandledCudaError (CUDA failed). */
 TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                        tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream);
 

@@ -98,8 +98,9 @@ typedef enum {
 
 /* Options of a communicator. Start from TUTTI_CONFIG_INITIALIZER, which fills in the size and version of the header
  * that the caller was compiled with: a newer library accepts an older caller's struct, and an older library reads the
- * fields that it knows of a newer caller's struct. Undefined fields take the environment's value or the default. All
- * ranks must agree on them. */
+ * fields that it knows of a newer caller's struct. Undefined fields take the environment's value or the default.
+ * algo, deterministic and encrypt must be the same on all ranks, and either all ranks set cudaDevice (each its own) or
+ * none does: else creation fails with tuttiInvalidUsage. The other fields may differ. */
 typedef struct {
   size_t size;            /* sizeof(tuttiConfig_t) */
   unsigned int magic;     /* TUTTI_CONFIG_MAGIC */
@@ -150,7 +151,8 @@ typedef struct {
                              of the group and each address at which it listens; and those for wake-ups */
   size_t threads;         /* watching threads: 1, shared by all groups of the process (it has two descriptors);
                              streams have their own, and so has each communicator that writes TUTTI_METRICS_FILE or
-                             looks for late ranks (TUTTI_LOG=info, on the first rank of each host) */
+                             looks for late ranks (TUTTI_LOG=info, on the first rank of each host); one on a
+                             GPU has two */
 } tuttiCommMemStats_t;
 
 #define TUTTI_COMM_MEM_STATS_INITIALIZER \

@@ -61,13 +61,23 @@ Result<std::unique_ptr<Communicator>> join(const Source& from, const UniqueId& i
   return from.make(deadline, meet, members);
 }
 
-// The new group meets through the id that its leader made; an all-zero id means that the leader could not make one.
+// What the leader sends in place of an id that it could not make: a zero byte, and why.
+UniqueId no_id(const Error& why) {
+  UniqueId id{};
+  const std::string fits = why.message.substr(0, sizeof id.bytes - 2);
+  std::copy(fits.begin(), fits.end(), id.bytes + 1);
+  return id;
+}
+
+// The new group meets through the id that its leader made.
 Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector<int>& members, int leader,
                                            const UniqueId& id, const Deadline& deadline) {
   const Use& comm = from.comm;
   if (id.bytes[0] == 0)
-    return Error{Code::kRemoteError, format("rank %d could not start the new group: its own error says why", leader),
-                 leader};
+    return Error{
+        Code::kRemoteError,
+        format("rank %d could not start the new group: %s", leader, reinterpret_cast<const char*>(id.bytes + 1)),
+        leader};
   const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
   auto made = join(from, id, static_cast<int>(me), static_cast<int>(members.size()), deadline, members);
   if (!made) TUTTI_TRY(made.error().code == Code::kRemoteError ? comm->monitor().failure_soon() : comm->async_error());
@@ -82,7 +92,7 @@ Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine
   const auto members = joins ? members_of(choices.value(), mine.color) : std::vector<int>();
   Result<UniqueId> made = UniqueId{};
   if (joins && members[0] == from.comm->rank()) made = start_root(from.config.deadline());
-  const auto ids = gather_all(from.comm, from.tickets[1], made ? made.value() : UniqueId{}, kGathersForSplit);
+  const auto ids = gather_all(from.comm, from.tickets[1], made ? made.value() : no_id(made.error()), kGathersForSplit);
   if (!choices) return choices.error();
   if (!ids) return ids.error();
   if (!made) return made.error();
@@ -142,7 +152,7 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
   const auto notes = [&] {
     if (leader != comm->rank()) return std::vector<Message>{{false, leader, &theirs, sizeof theirs, DataType::kInt8}};
     made = start_root(from.config.deadline());
-    if (made) theirs.id = mine.id = made.value();
+    theirs.id = mine.id = made ? made.value() : no_id(made.error());
     std::vector<Message> to_others;
     for (const int member : members)
       if (member != leader) to_others.push_back({true, member, &mine, sizeof mine, DataType::kInt8});

@@ -243,8 +243,13 @@ Result<Fd> listen_on(const Address& address, Address* bound) {
   const int on = 1, off = 0;
   if (address.family() != AF_UNIX) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (address.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0)
-    return about(address, "bind to ", errno);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0) {
+    Error error = about(address, "bind to ", errno);
+    if (error.sys_errno == EACCES && address.family() != AF_UNIX)
+      error.message +=
+          " (only root may listen on ports below net.ipv4.ip_unprivileged_port_start: choose a higher one)";
+    return error;
+  }
   if (::listen(fd.get(), kBacklog) != 0) return about(address, "listen on ", errno);
   if (bound != nullptr) *bound = local_address(fd.get()).value_or(Address{});
   return fd;

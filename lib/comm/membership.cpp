@@ -24,7 +24,9 @@ Result<CommOptions> CommOptions::from_env() {
 }
 
 Result<void> CommOptions::set_algo(const std::string& name) {
-  TUTTI_TRY_ASSIGN(algo, parse_algo(name));
+  auto parsed = parse_algo(name);
+  if (!parsed) return Error{parsed.error().code, "TUTTI_ALGO or the configuration's algo: " + parsed.error().message};
+  algo = parsed.value();
   return {};
 }
 

@@ -114,9 +114,12 @@ Error Monitor::root_cause(Error error) const {
 // Adds which operation this rank is in, and the lost rank, if that is on this host: elsewhere it is not known.
 Error Monitor::with_places(Error error) const {
   const Trace mine = read_trace(recorder_);
-  if (const TracedOperation* const last = mine.last())
+  if (const TracedOperation* const last = mine.last();
+      last != nullptr && last->state != TracedOperation::State::kCompleted)
     error.message +=
         format("; rank %d was in %s%s", me_.rank, to_text(*last).c_str(), in_parentheses(last->place).c_str());
+  else if (last != nullptr)
+    error.message += format("; rank %d was %s", me_.rank, place_in_order(mine).c_str());
   const Witnesses witnesses = inquiry_.seen();
   const auto culprit = witnesses.find(error.culprit_rank);
   if (error.culprit_rank == me_.rank || culprit == witnesses.end()) return error;

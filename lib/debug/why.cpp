@@ -42,7 +42,21 @@ class Diagnosis {
       text += i == 0 ? format("rank %d waits for rank %d", chain[0], chain[1])
                      : format(", which waits for rank %d", chain[i + 1]);
     if (chain.size() > 1) text += format(" (%s): ", place_in_order(witnesses_.at(start).trace).c_str());
+    if (chain.size() > 1 && has_done(chain.back(), chain[chain.size() - 2]))
+      return text + format(
+                        "rank %d has done its part of that (it is %s), but what it sent has not arrived: look at the "
+                        "network between them (tutti-doctor)",
+                        chain.back(), place_in_order(witnesses_.at(chain.back()).trace).c_str());
     return text + cause(chain.back());
+  }
+
+  // Has this rank ended the collective in which `waiter` waits for it?
+  bool has_done(int rank, int waiter) const {
+    if (state_of(rank) != RankState::kElsewhere) return false;
+    const TracedOperation *const mine = witnesses_.at(rank).trace.last(), *const its =
+                                                                              witnesses_.at(waiter).trace.last();
+    return mine != nullptr && its != nullptr && its->call.collective != Collective::kSendRecv &&
+           mine->call.sequence >= its->call.sequence;
   }
 
   static bool is_gone(const Witness& w) { return w.process_state == 'X' || w.process_state == 'Z'; }

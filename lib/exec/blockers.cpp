@@ -51,7 +51,8 @@ Result<void> Blockers::poll() const {
     auto asked = is_well(link);
     if (!well || asked) return;
     well = std::move(asked);
-    well.error().message += "; this rank is in " + to_text(call_.call);
+    if (call_.call.collective != Collective::kSendRecv)  // its batch's messages are calls of their own
+      well.error().message += "; this rank is in " + to_text(call_.call);
   });
   return well;
 }

@@ -72,7 +72,7 @@ Result<void> Bootstrap::receive_header(FrameHeader* header, Fd* descriptor, Dead
     if (n > 0)
       return root_.receive(reinterpret_cast<char*>(header) + n, sizeof *header - static_cast<size_t>(n), deadline);
     if (n == 0) return Error{Code::kRemoteError, "the other side closed the connection"};
-    if (errno != EAGAIN && errno != EINTR) return system_error("receive", errno);
+    if (errno != EAGAIN && errno != EINTR) return Error{Code::kRemoteError, system_error("receive", errno).message};
     if (deadline.passed()) return Error{Code::kTimeout, "nothing arrived in time"};
     (void)has_news(deadline.left_ms(100));
   }

@@ -110,7 +110,7 @@ bool RootServer::on_join(Client& client, const std::string& body) {
     if (n_ranks_ <= kFewRanks) {  // all ranks connect here
       const size_t to_come = static_cast<size_t>(n_ranks_) - std::min(clients_.size(), static_cast<size_t>(n_ranks_));
       const auto room = check_descriptors(open_descriptors(), to_come, "the group's root");
-      if (!room) report(room.error());
+      if (!room) report({room.error().code, serving_process() + ": " + room.error().message});
     }
   }
   Member& member = members_[static_cast<size_t>(join->rank)];

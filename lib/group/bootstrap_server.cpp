@@ -118,7 +118,7 @@ void FrameServer::take_in() {
   while (auto accepted = acceptor_.next())
     let_in(clients_.emplace_back(std::move(accepted->fd), std::move(accepted->channel), kMaxBlobBytes, epoll_.get()));
   if (const auto shortage = acceptor_.shortage())
-    report(system_error("the group's root could not accept all ranks", shortage->sys_errno));
+    report(system_error(serving_process() + " could not accept all of them", shortage->sys_errno));
   watch_strangers();
 }
 
@@ -214,6 +214,10 @@ bool FrameServer::is_anyone_coming() const {
   return acceptor_.has_pending() || std::any_of(clients_.begin(), clients_.end(), [](const Client& client) {
            return client.stage() != Client::Stage::kClosed && !client.known;
          });
+}
+
+std::string serving_process() {
+  return "the process through which these ranks meet (" + who_is(make_join(0, 0, 0)) + ")";
 }
 
 Result<void> spawn(std::unique_ptr<FrameServer> server) {

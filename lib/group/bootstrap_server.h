@@ -126,6 +126,9 @@ class FrameServer {
   bool any_closed_ = false;
 };
 
+// This process, in what other processes are told.
+std::string serving_process();
+
 // Runs it in a detached thread.
 Result<void> spawn(std::unique_ptr<FrameServer> server);
 

@@ -71,8 +71,9 @@ Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline de
     if (deadline.passed())
       return Error{Code::kSystemError,
                    format("rank 0 cannot listen on port %u: another program uses it (torch.distributed's own store, or "
-                          "another job?); choose another port with TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT=host:port",
-                          port),
+                          "another job?); choose another port with TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT=host:port "
+                          "(%s)",
+                          port, id.error().message.c_str()),
                    -1, EADDRINUSE};
     ::poll(nullptr, 0, deadline.left_ms(20));  // the previous group, or its last connections, may use the port
   }
@@ -101,7 +102,8 @@ Result<UniqueId> meet(const MeetingPoint& point, int rank, int call, Deadline de
   TUTTI_TRY_ASSIGN(parts.addresses, resolve(point.host, point.port, deadline));
   if (std::none_of(parts.addresses.begin(), parts.addresses.end(), is_local_address))
     log(LogLevel::kWarn,
-        "rank 0 listens on this host, %s, but the other ranks look for it on %s, which is not this host",
+        "rank 0 listens on this host, %s, which does not have the address of %s, where the other ranks look for it: "
+        "they will not find it unless that address is forwarded to this host",
         host_name().c_str(), point.host.c_str());
   return start_root_on(point.port, parts.secret, deadline);
 }

@@ -12,8 +12,7 @@ Result<Algo> parse_algo(const std::string& name) {
   if (const Algo algo = algo_named(name); algo != Algo::kAuto) return algo;
   std::string names;
   for (const Algorithm* algorithm : algorithms()) names += std::string(names.empty() ? "" : ", ") + algorithm->name;
-  return Error{Code::kInvalidUsage, "there is no algorithm '" + name +
-                                        "' (TUTTI_ALGO or the configuration's algo); choose one of: " + names};
+  return Error{Code::kInvalidUsage, "there is no algorithm '" + name + "'; choose one of: " + names};
 }
 
 void add_network(const Layout& layout, Facts* facts) {

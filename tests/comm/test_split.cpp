@@ -201,7 +201,8 @@ TEST_CASE("a rank that cannot start the group of a split says why, and the other
     tuttiComm_t part = nullptr;
     if (rank == 0) setenv("TUTTI_SOCKET_IFNAME", "nosuchif", 1);
     const tuttiResult_t code = tuttiCommSplit(comm, 0, rank, &part, nullptr);
-    const char* const says = rank == 0 ? "TUTTI_SOCKET_IFNAME=nosuchif" : "rank 0 could not start the new group";
+    const char* const says = rank == 0 ? "TUTTI_SOCKET_IFNAME=nosuchif"
+                                       : "rank 0 could not start the new group: TUTTI_SOCKET_IFNAME=nosuchif";
     outcome.wrong += code != (rank == 0 ? tuttiInvalidUsage : tuttiRemoteError) || part != nullptr;
     outcome.wrong += !contains(tuttiGetLastError(nullptr), says);
     unsetenv("TUTTI_SOCKET_IFNAME");

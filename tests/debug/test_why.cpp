@@ -59,6 +59,12 @@ TEST_CASE("a rank that has not come is told from one that waits itself") {
                  "which ended 5.0 s ago, and its process 1002 is waiting for a disk"));
 }
 
+TEST_CASE("a rank that has done its part is not said to be late") {
+  const std::string text = why(group({rank(0, 'S', 7, {1}), rank(1, 'S', 7)}));
+  CHECK(contains(text, "rank 1 has done its part of that (it is after AllReduce(count=4, float, sum) as operation 7"));
+  CHECK(contains(text, "what it sent has not arrived"));
+}
+
 TEST_CASE("one that is gone comes before one that is stopped, and that before one that is late") {
   const auto late = rank(1, 'R', 6), stopped = rank(2, 'T', 6), gone = rank(3, 'X', 6);
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2, 3}), late, stopped, gone})), ": rank 3 is gone"));

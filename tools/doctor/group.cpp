@@ -91,10 +91,11 @@ Finding try_transport(const char* transport) {
   return {Level::kGood, what, format("undamaged; a barrier of two ranks takes %.1f us", us), ""};
 }
 
-// Settings that belong to a single rank or host.
-constexpr Env kOwn[] = {Env::kRank,         Env::kSecret,   Env::kRoot,       Env::kLogFile,  Env::kLog,
-                        Env::kSocketIfname, Env::kIbHca,    Env::kIbGidIndex, Env::kTraceDir, Env::kTraceFile,
-                        Env::kMetricsFile,  Env::kTopoFile, Env::kTopoDump};
+// Settings that belong to a single rank or host, or name files: tuttiCommInit compares what a tuning file says.
+constexpr Env kOwn[] = {Env::kRank,         Env::kSecret,   Env::kRoot,       Env::kLogFile,        Env::kLog,
+                        Env::kSocketIfname, Env::kIbHca,    Env::kIbGidIndex, Env::kTraceDir,       Env::kTraceFile,
+                        Env::kMetricsFile,  Env::kTopoFile, Env::kTopoDump,   Env::kTraceOnSigterm, Env::kPortRange,
+                        Env::kTuneFile,     Env::kLibrary};
 
 // Settings that must be equal on all ranks.
 std::string own_settings() {
@@ -170,6 +171,7 @@ Findings look_at_group(tuttiComm_t comm, int n_hosts) {
   trouble.take(tuttiCommUserRank(comm, &rank));
   trouble.take(tuttiCommCount(comm, &n_ranks));
   Findings findings{compare(gather(comm, n_ranks, own_settings(), &trouble))};
+  if (!trouble.text().empty()) findings.clear();  // nothing was compared
   check_sums(comm, n_ranks, rank, &trouble);
   check_messages(comm, n_ranks, rank, &trouble);
   const double us = round_trip_us(comm, &trouble);

@@ -38,7 +38,8 @@ bool print_if_first(const tutti::LaunchInfo& info, const Findings& findings) {
 }
 
 struct Network {
-  std::string error;  // why the group could not be made
+  tuttiResult_t code = tuttiSuccess;  // of the group's creation
+  std::string error;
   tutti::doctor::Place place;
   Findings findings;
 };
@@ -47,9 +48,10 @@ struct Network {
 Network look_at_network(const tutti::LaunchInfo& info) {
   const bool is_set = tutti::env_is_set(tutti::Env::kTcpSegmentBytes);
   if (!is_set) setenv("TUTTI_TCP_MSS", "500", 1);
-  Network network{"", {1, 1, info.rank == 0 || info.local_rank == 0}, {}};
+  Network network{tuttiSuccess, "", {1, 1, info.rank == 0 || info.local_rank == 0}, {}};
   tuttiComm_t comm = nullptr;
-  if (tuttiCommInitFromEnv(&comm, nullptr) == tuttiSuccess) {
+  network.code = tuttiCommInitFromEnv(&comm, nullptr);
+  if (network.code == tuttiSuccess) {
     network.place = tutti::doctor::find_place(comm);
     network.findings = tutti::doctor::look_at_network(comm);
     tuttiCommDestroy(comm);
@@ -60,9 +62,10 @@ Network look_at_network(const tutti::LaunchInfo& info) {
   return network;
 }
 
-int report_missing_group(const std::string& error) {
+int report_missing_group(tuttiResult_t code, const std::string& error) {
   print({{Finding::Level::kBad, "the job's group", error,
-          "check that all hosts can reach rank 0's host, and that no firewall is between them"}});
+          code == tuttiTimeout ? "check that all hosts can reach rank 0's host, and that no firewall is between them"
+                               : "mend what this line names, on all hosts"}});
   return 1;
 }
 
@@ -75,10 +78,11 @@ int look_at_job(const tutti::LaunchInfo& info) {
     const tutti::doctor::Place& place = network.place;
     is_host_well = print(tutti::doctor::look_at_host(place.ranks_here, info.n_ranks, place.cpus_here));
   }
-  if (!network.error.empty()) return report_missing_group(network.error);
+  if (network.code != tuttiSuccess) return report_missing_group(network.code, network.error);
   if (!print_if_first(info, network.findings)) return 1;  // transfers would hang
   tuttiComm_t comm = nullptr;
-  if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess) return report_missing_group(tuttiGetLastError(nullptr));
+  if (const tuttiResult_t code = tuttiCommInitFromEnv(&comm, nullptr); code != tuttiSuccess)
+    return report_missing_group(code, tuttiGetLastError(nullptr));
   const bool is_data_well = print_if_first(info, tutti::doctor::look_at_group(comm, network.place.n_hosts));
   tuttiCommDestroy(comm);
   return is_host_well && is_data_well ? 0 : 1;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -52,6 +53,7 @@ void Director::start(int i) {
     _exit(Rank(options_, board_, i).run());
   }
   if (pid < 0) {
+    fprintf(stderr, "tutti-soak: no process can be started for rank %d: %s (see ulimit -u)\n", i, strerror(errno));
     s.state = State::kAbsent;
     return;
   }

@@ -75,7 +75,8 @@ int soak(const Options& options) {
     if (const std::string why = hosts.make(options.hosts); !why.empty())
       return complain("--hosts " + std::to_string(options.hosts) + ": " + why, kExitUsage);
   char folder[] = "/dev/shm/tutti-soak-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return complain("no folder can be created in /dev/shm", kExitFailed);
+  if (mkdtemp(folder) == nullptr)
+    return complain(std::string("no folder can be created in /dev/shm: ") + strerror(errno), kExitFailed);
   setenv("TUTTI_TRACE_DIR", folder, 1);
   setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
   setenv("TUTTI_LOG", "none", 0);  // errors are the purpose here

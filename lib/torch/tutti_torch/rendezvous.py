@@ -57,7 +57,10 @@ class Meeting:
             return time.monotonic() <= end
 
         if not poll(self._store, [_ID], go_on, 0.05) and not self._store.check([_ID]):
-            sentence = f"rank 0 of the group did not join within {limit.total_seconds():g} s"
+            sentence = (
+                f"rank 0 of the group{self._label} did not join within {limit.total_seconds():g} s: "
+                "did its process start, and does it create this group, too?"
+            )
             raise TuttiError(sentence, library.TIMEOUT)
         answer = bytes(self._store.get(_ID))
         if answer[:1] != _GOOD:
