@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 
 #include "base/env.h"
@@ -29,9 +30,15 @@ constexpr Launcher kLaunchers[] = {
     {"slurm", {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"}, "SLURM_LOCALID"},
 };
 
+// Slurm's own steps, such as the shell of salloc and a batch script, have one process and the highest numbers: they are
+// as good as none.
+constexpr unsigned long long kFirstOwnStepOfSlurm = 4294967290;
+
 std::string env_text(const char* name) {
   const char* value = getenv(name);
-  return value == nullptr ? "" : value;
+  if (value == nullptr) return "";
+  const bool is_own = strcmp(name, "SLURM_STEP_ID") == 0 && strtoull(value, nullptr, 10) >= kFirstOwnStepOfSlurm;
+  return is_own ? "" : value;
 }
 
 Result<int> env_number(const char* name, int min, int max) {

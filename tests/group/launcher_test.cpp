@@ -145,6 +145,16 @@ TEST_CASE("no launcher: the error lists what was looked for and what is missing"
   CHECK(contains(refusal(plus(kSlurm, {{"TUTTI_ROOT", "a:1"}})), "TUTTI_RANK is not set"));
 }
 
+TEST_CASE("the shell of Slurm's salloc is no rank of the job") {
+  std::map<std::string, std::string> shell = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "77"}};
+  for (const char* step : {"4294967290", "4294967291", "4294967293"}) {
+    shell["SLURM_STEP_ID"] = step;
+    CHECK(contains(refusal(shell), "slurm: SLURM_STEP_ID is not set"));
+  }
+  shell["SLURM_STEP_ID"] = "4294967289";
+  check_detected(shell, "slurm", 0, 4, -1);
+}
+
 TEST_CASE("numbers out of range are refused by name") {
   const auto tutti_refusal = [](const char* rank, const char* n_ranks) {
     return refusal({{"TUTTI_RANK", rank}, {"TUTTI_NRANKS", n_ranks}, {"TUTTI_ROOT", "a:1"}});

@@ -31,6 +31,8 @@ run "$tool" -b 8 -e 8
 check "one rank" 0 'procs N or -t N'
 run env SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 "$tool" -t 2 -b 8 -e 8
 check "threads in a batch script of Slurm's" 0 '# Out of bounds values : 0 OK'
+run env SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 SLURM_STEP_ID=4294967290 TUTTI_INIT_TIMEOUT=5 "$tool" -t 2 -b 8 -e 8
+check "threads in the shell of Slurm's salloc" 0 '# Out of bounds values : 0 OK'
 # 4,000 stacks are 32 GB. Sanitizers need more address space than the limit for themselves.
 few_addresses() { sh -c 'ulimit -v 4000000 && exec "$@"' sh "$@"; }
 if few_addresses "$tool" -t 2 -b 8 -e 8 >"$tmp/none" 2>&1; then

@@ -167,11 +167,14 @@ int run_local(const Options& options, const char* tool, const RankBody& body) {
 
 }  // namespace
 
-// Slurm sets SLURM_PROCID in a batch script, too, which is not a step.
+// Slurm sets SLURM_PROCID in a batch script, too, which is not a step, and in the shell of salloc, which is one of its
+// own: those have the highest numbers.
 bool has_launcher() {
   const auto is_set = [](const char* name) { return getenv(name) != nullptr; };
+  const char* step = getenv("SLURM_STEP_ID");
+  const bool is_slurm_step = step != nullptr && strtoull(step, nullptr, 10) < 4294967290;
   return is_set("TUTTI_RANK") || (is_set("RANK") && is_set("WORLD_SIZE")) || is_set("OMPI_COMM_WORLD_RANK") ||
-         is_set("PMI_RANK") || is_set("PMIX_RANK") || (is_set("SLURM_PROCID") && is_set("SLURM_STEP_ID"));
+         is_set("PMI_RANK") || is_set("PMIX_RANK") || (is_set("SLURM_PROCID") && is_slurm_step);
 }
 
 tuttiConfig_t config_of(const Options& options) {
