@@ -110,9 +110,24 @@ const char* nearest_name(const std::string& name) {
       ->name;
 }
 
+// In the pods of a namespace that has a Service named tutti, Kubernetes sets TUTTI_PORT=tcp://10.0.0.1:29600,
+// TUTTI_SERVICE_HOST, TUTTI_PORT_29600_TCP and more.
+bool is_port_of_service(Env id, std::string_view value) {
+  return id == Env::kPort && (value.starts_with("tcp://") || value.starts_with("udp://"));
+}
+
 void warn_of_unknown_names() {
+  const char* port = getenv(kTable[static_cast<size_t>(Env::kPort)].name);
+  if (port != nullptr && is_port_of_service(Env::kPort, port))
+    log(LogLevel::kWarn,
+        "TUTTI_PORT=%s is ignored: Kubernetes sets it where there is a Service named tutti; rename that, or set "
+        "enableServiceLinks: false for the pod",
+        port);
+  bool has_service = false;
+  for (char** e = environ; *e != nullptr; e++) has_service = has_service || strncmp(*e, "TUTTI_SERVICE_HOST=", 19) == 0;
   for (char** e = environ; *e != nullptr; e++) {
     if (strncmp(*e, "TUTTI_", 6) != 0) continue;
+    if (has_service && (strncmp(*e + 6, "SERVICE_", 8) == 0 || strncmp(*e + 6, "PORT_", 5) == 0)) continue;
     const std::string name(*e, strcspn(*e, "="));
     if (std::any_of(kTable.begin(), kTable.end(), [&](const EnvEntry& entry) { return name == entry.name; })) continue;
     log(LogLevel::kWarn, "%s is set but nothing reads it; did you mean %s?", name.c_str(), nearest_name(name));
@@ -129,13 +144,14 @@ Result<void> check_word(Env id, std::initializer_list<std::string_view> words) {
                format("%s=%s is not valid: give %s", env_entry(id).name, value.c_str(), list.c_str())};
 }
 
-// Null if unset or empty. A privileged program does not let its user choose files that it loads or opens.
+// Null if unset or empty, or not meant for Tutti. A privileged program does not let its user choose files that it loads
+// or opens.
 const char* value_of(Env id) {
   static constexpr Env kPaths[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile, Env::kMetricsFile,
                                    Env::kTransportPlugin, Env::kTuneFile, Env::kTopoFile,  Env::kTopoDump};
   const bool is_path = std::find(std::begin(kPaths), std::end(kPaths), id) != std::end(kPaths);
   const char* value = is_path ? secure_getenv(env_entry(id).name) : getenv(env_entry(id).name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
+  return value != nullptr && *value != '\0' && !is_port_of_service(id, value) ? value : nullptr;
 }
 
 }  // namespace

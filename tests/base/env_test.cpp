@@ -146,6 +146,24 @@ TEST_CASE("the check finds every wrong variable") {
   CHECK(env_check());
 }
 
+namespace {
+
+// What this program, with these variables, writes to stderr when the test above passes.
+std::string check_elsewhere(const std::string& variables) {
+  char program[PATH_MAX] = "";
+  REQUIRE(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
+  const std::string command =
+      variables + " TUTTI_LOG=warn '" + program + "' 'the check finds every wrong variable' 2>&1 >/dev/null";
+  FILE* const out = popen(command.c_str(), "r");
+  REQUIRE(out != nullptr);
+  std::string said;
+  for (char text[256]; fgets(text, sizeof text, out) != nullptr;) said += text;
+  CHECK(pclose(out) == 0);
+  return said;
+}
+
+}  // namespace
+
 // The warning appears once per process, so the test above is run in another process of this program.
 TEST_CASE("a variable that nothing reads is warned of, with the name that was meant") {
   char program[PATH_MAX] = "", log[] = "/tmp/tutti-env-test-XXXXXX";
@@ -164,16 +182,22 @@ TEST_CASE("a variable that nothing reads is warned of, with the name that was me
   CHECK(std::string(text).starts_with("before\ntutti["));
 }
 
+TEST_CASE("what Kubernetes sets for a Service named tutti is ignored with one warning") {
+  const std::string service = "TUTTI_SERVICE_HOST=10.0.0.1 TUTTI_SERVICE_PORT=29600 TUTTI_PORT_29600_TCP_PROTO=tcp ";
+  for (const char* port : {"tcp://10.0.0.1:29600", "udp://10.0.0.1:29600"}) {
+    const std::string said = check_elsewhere(service + "TUTTI_PORT=" + port);
+    CHECK(said.find(std::string("TUTTI_PORT=") + port + " is ignored: Kubernetes sets it") != std::string::npos);
+    CHECK(said.find("nothing reads it") == std::string::npos);
+    const Set set(Env::kPort, port);
+    CHECK(!env_is_set(Env::kPort));
+    CHECK(number(Env::kPort, port) == 0);
+  }
+  CHECK(check_elsewhere(service + "TUTTI_PORT=29600").empty());
+  CHECK(check_elsewhere("TUTTI_PORT_RAGE=1-2").find("did you mean TUTTI_PORT_RANGE?") != std::string::npos);
+}
+
 TEST_CASE("what cannot be logged to its file goes to stderr, which says why") {
-  char program[PATH_MAX] = "";
-  REQUIRE(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
-  const std::string command = std::string("TUTTI_SLTOS=9 TUTTI_LOG=warn TUTTI_LOG_FILE=/nonexistent/log '") + program +
-                              "' 'the check finds every wrong variable' 2>&1 >/dev/null";
-  FILE* const out = popen(command.c_str(), "r");
-  REQUIRE(out != nullptr);
-  std::string said;
-  for (char text[256]; fgets(text, sizeof text, out) != nullptr;) said += text;
-  CHECK(pclose(out) == 0);
+  const std::string said = check_elsewhere("TUTTI_SLTOS=9 TUTTI_LOG_FILE=/nonexistent/log");
   CHECK(said.find("TUTTI_LOG_FILE=/nonexistent/log cannot be opened (No such file or directory)") != std::string::npos);
   CHECK(said.find("TUTTI_SLTOS is set but nothing reads it") != std::string::npos);
 }
