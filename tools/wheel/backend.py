@@ -39,9 +39,16 @@ def built(settings: dict) -> Path:
     if "build-dir" in settings:
         return Path(settings["build-dir"]).resolve()
     folder = ROOT / "build/wheel"
+    given = settings.get("setup-args", "")
+    given = shlex.split(given if isinstance(given, str) else " ".join(given))  # a list if there are several
+    kept = folder / "setup-args"  # Meson would keep options that are not given any more
+    if not kept.exists() or kept.read_text(encoding="utf-8") != shlex.join(given):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        kept.write_text(shlex.join(given), encoding="utf-8")
     again = ["--reconfigure"] if (folder / "build.ninja").exists() else []
     tools = "disabled" if package_of(settings) == "tutti_array" else "enabled"
-    options = ["--libdir=lib", "-Dtests=disabled", "-Dtorch=enabled", f"-Dtools={tools}", *shlex.split(settings.get("setup-args", ""))]
+    options = ["--libdir=lib", "-Dtests=disabled", "-Dtorch=enabled", f"-Dtools={tools}", *given]
     try:
         for command in (["meson", "setup", *again, folder, ROOT, *options], ["meson", "compile", "-C", folder]):
             subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
