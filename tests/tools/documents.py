@@ -26,7 +26,7 @@ NOT_RUN = [
     (r"tests/faults/run( \w+)?$", "builds the library anew; the suite house runs its --check"),
     (r"tests/ablation/run( .*)?$", "builds the library anew; the suite house runs its --check"),
     (r".*tutti-tune\b", "takes long; tests/tools/tune.sh runs it"),
-    (r"(meson (install|test)|cc .*example\.c)\b", "tests/house/install.py does this; `meson test` is what runs this"),
+    (r"(meson compile -C build && sudo meson install|meson test|cc .*example\.c)\b", "tests/house/install.py does this; `meson test` is what runs this"),
     (r"pip install (lib/torch|\.)$", "tests/torch/install.py and tools/make-wheel do this"),
     (r"(\./example|torchrun .*|export .* \./example.*)$", "tests/house/install.py and tests/torch/test_install.py run it"),
     (r"LD_PRELOAD=.* python3 train\.py$", "tests/nccl/preload.py does the like"),

@@ -138,8 +138,8 @@ def load() -> ctypes.CDLL:
     else:
         raise ImportError(
             broken
-            or f"libtutti was not found ({'; '.join(complaints)}): install Tutti (meson install -C build && sudo ldconfig), "
-            "or set TUTTI_LIBRARY to the path of libtutti.so.0"
+            or f"libtutti was not found ({'; '.join(complaints)}): install Tutti (meson compile -C build && "
+            "sudo meson install -C build --no-rebuild && sudo ldconfig), or set TUTTI_LIBRARY to the path of libtutti.so.0"
         )
     for name, arguments in PROTOTYPES.items():
         function = getattr(library, name)
