@@ -2,6 +2,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,7 +110,8 @@ inline void wait_for_one_thread() {
 #endif
 }
 
-// Forked ranks. Each writes its outcome as text to a pipe; the parent never touches the library's threads.
+// Forked ranks. Each writes its outcome as text to a pipe; the parent never touches the library's threads. They end
+// with this object, or with this process.
 class Processes {
  public:
   Processes(int n, const std::function<void(int, tuttiComm_t, Outcome&)>& body, const tuttiConfig_t* config = nullptr) {
@@ -117,7 +119,7 @@ class Processes {
     // A child makes the id, so that this process has no root thread when it forks.
     int id_pipe[2];
     REQUIRE(pipe(id_pipe) == 0);
-    root_ = fork();
+    root_ = fork_child();
     if (root_ == 0) serve_id(id_pipe[1]);
     tuttiUniqueId id;
     close(id_pipe[1]);  // else nobody would notice the death of that child
@@ -129,10 +131,18 @@ class Processes {
       pipes_.push_back({ends[0], ends[1]});
     }
     for (int r = 0; r < n; r++) {
-      pids_.push_back(fork());
+      pids_.push_back(fork_child());
       if (pids_.back() == 0) be_rank(r, n, id, config, body);
     }
     for (auto& p : pipes_) close(p.write_end);
+  }
+  Processes(const Processes&) = delete;
+  // Some are left if an assertion has failed before wait().
+  ~Processes() {
+    if (root_ < 0) return;
+    pids_.push_back(root_);
+    for (const pid_t pid : pids_) kill(pid, SIGKILL);
+    for (const pid_t pid : pids_) waitpid(pid, nullptr, 0);
   }
 
   pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
@@ -158,6 +168,7 @@ class Processes {
     }
     kill(root_, SIGKILL);
     waitpid(root_, nullptr, 0);
+    root_ = -1;
     return outcomes;
   }
 
@@ -165,6 +176,14 @@ class Processes {
   struct Pipe {
     int read_end, write_end;
   };
+
+  static pid_t fork_child() {
+    const pid_t parent = getpid(), pid = fork();
+    if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);  // it has ended before that
+    return 0;
+  }
 
   [[noreturn]] static void serve_id(int to) {
     tuttiUniqueId id;

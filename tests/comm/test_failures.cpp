@@ -1,5 +1,7 @@
 // Whatever goes wrong ends on all ranks, and soon, with an error that names it: mismatched calls, death, abort,
 // absence.
+#include <poll.h>
+
 #include <atomic>
 
 #include "comm/ranks.h"
@@ -258,4 +260,26 @@ TEST_CASE("a rank that leaves a working communicator is not lost") {
   });
   CHECK(outcomes[0].code == tuttiRemoteError);
   CHECK(outcomes[0].wrong == 0);
+}
+
+TEST_CASE("a test's forked ranks end with it, also if it crashes or an assertion fails before it has awaited them",
+          "[processes]") {
+  const bool crashes = GENERATE(true, false);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t test = fork();
+  if (test == 0) {
+    {
+      Processes ranks(1, [](int, tuttiComm_t, Outcome&) { pause(); });
+      if (crashes) _exit(0);
+    }
+    close(ends[1]);
+    pause();
+  }
+  close(ends[1]);
+  struct pollfd left = {ends[0], POLLIN, 0};
+  CHECK(poll(&left, 1, kSanitized ? 60'000 : 20'000) == 1);  // nobody has the other end any more
+  kill(test, SIGKILL);
+  waitpid(test, nullptr, 0);
+  close(ends[0]);
 }
