@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "comm/ranks.h"
 
 using namespace tutti_test;
@@ -174,4 +176,16 @@ TEST_CASE("registering: what cannot be is refused with the reason") {
   CHECK(tuttiMemAlloc(nullptr, 1) == tuttiInvalidArgument);
   CHECK(tuttiMemAlloc(&memory, 0) == tuttiSuccess);
   CHECK(memory == nullptr);
+}
+
+TEST_CASE("memory is zero when it is allocated, also where memory that was freed has been written") {
+  constexpr size_t kBytes = 1 << 20;
+  for (int i = 0; i < 3; i++) {
+    void* memory = nullptr;
+    REQUIRE(tuttiMemAlloc(&memory, kBytes) == tuttiSuccess);
+    auto* const bytes = static_cast<unsigned char*>(memory);
+    CHECK(std::all_of(bytes, bytes + kBytes, [](unsigned char byte) { return byte == 0; }));
+    memset(memory, 1, kBytes);
+    CHECK(tuttiMemFree(memory) == tuttiSuccess);
+  }
 }

@@ -1,6 +1,8 @@
 // Creation and finalization in the background.
 #include <poll.h>
 
+#include <atomic>
+
 #include "comm/ranks.h"
 
 using namespace tutti_test;
@@ -251,4 +253,33 @@ TEST_CASE("a split that was aborted waits for nobody and leaves the old communic
     outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr));
     outcome.wrong += sum != 2;
   }));
+}
+
+// The new rank only comes when the old ones' calls have returned.
+TEST_CASE("a group grows in the background, on its old ranks and on a new one") {
+  const tuttiUniqueId id = new_id();
+  const tuttiConfig_t config = non_blocking();
+  std::atomic<int> begun{0};
+  const auto grow = [&](tuttiComm_t old, Outcome& outcome) {
+    tuttiComm_t made = nullptr;
+    outcome.wrong += tuttiCommGrow(old, 3, &id, old == nullptr ? 2 : -1, &made, &config) != tuttiInProgress;
+    begun++;
+    outcome.take(outcome_of(made));
+    float one = 1, sum = 0;
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiFloat, tuttiSum, made, nullptr));
+    outcome.wrong += sum != 3;
+    outcome.wrong += tuttiCommFinalize(made) != tuttiInProgress;
+    outcome.take(outcome_of(made));
+    outcome.take(tuttiCommDestroy(made));
+  };
+  Outcome newcomers;
+  std::thread newcomer([&] {
+    for (const double end = now_seconds() + 30; begun < 2 && now_seconds() < end;) poll(nullptr, 0, 1);
+    newcomers.wrong += begun < 2;
+    grow(nullptr, newcomers);
+  });
+  auto outcomes = run_threads(2, nullptr, [&](int, tuttiComm_t comm, Outcome& outcome) { grow(comm, outcome); });
+  newcomer.join();
+  outcomes.push_back(newcomers);
+  require_success(outcomes);
 }

@@ -289,3 +289,24 @@ TEST_CASE("a forked child that makes a communicator writes its traces, too") {
   CHECK_FALSE(content_of(dumps.path + "/" + std::to_string(grandchild) + ".json").empty());
 }
 #endif
+
+TEST_CASE("why a rank waits, and a place's name, need somewhere to be written; what does not fit is cut off") {
+  require_success(run_threads(1, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    const auto refuses = [&](tuttiResult_t result, const char* why) {
+      outcome.wrong += result != tuttiInvalidArgument || !contains(tuttiGetLastError(nullptr), why);
+    };
+    char whole[1000] = "", cut[8] = "";
+    size_t bytes = sizeof whole, cut_bytes = sizeof cut;
+    refuses(tuttiCommExplainWait(comm, whole, nullptr), "bytes is NULL");
+    refuses(tuttiCommExplainWait(comm, nullptr, &bytes), "text is NULL");
+    refuses(tuttiCommExplainWait(nullptr, whole, &bytes), "comm");
+    outcome.take(tuttiCommExplainWait(comm, whole, &bytes));
+    outcome.take(tuttiCommExplainWait(comm, cut, &cut_bytes));
+    outcome.wrong += bytes <= sizeof cut || bytes != strlen(whole) + 1 || cut_bytes != bytes;
+    outcome.wrong += std::string(whole).substr(0, sizeof cut - 1) != cut;
+    uint64_t place = 7;
+    refuses(tuttiNamePlace(nullptr, &place), "text is NULL");
+    refuses(tuttiNamePlace("train.py:41", nullptr), "place is NULL");
+    outcome.wrong += place != 7;
+  }));
+}
