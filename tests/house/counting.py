@@ -1,5 +1,6 @@
 """tools/check counts results: made-up results of every kind, counted by tools/lib/count_tests.py."""
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ CASES = [  # result, output, (passed, failed, skipped)
     ("OK", WARNED + PASSED, (16, 0, 2)),
     ("OK", "ok: all is well\n", (1, 0, 0)),
     ("OK", "", (1, 0, 0)),
+    ("OK", "ok a\nskipped: b: no root\nskipped: c: no ip\nok d, nothing skipped: all is well\n", (1, 0, 2)),
+    ("OK", "skipped: what a case prints\n" + PASSED, (18, 0, 0)),
+    ("FAIL", "skipped: b: no root\n", (0, 1, 0)),
     ("SKIP", "skipped: no network\n", (0, 0, 1)),
     ("EXPECTEDFAIL", "3 wrong\n", (1, 0, 0)),
     ("FAIL", V2_MIXED, (22, 2, 0)),
@@ -32,6 +36,15 @@ CASES = [  # result, output, (passed, failed, skipped)
     ("ERROR", "", (0, 1, 0)),
 ]
 
+
+# A test of the PyTorch backend that leaves out something: what unittest itself says of that is not counted.
+TORCH = """import unittest
+import prerequisites
+class Planted(unittest.TestCase):
+    def test_it(self):
+        self.skipTest("no cc")
+unittest.main()
+"""
 
 AGAIN = [  # the result of a second run alone, what a failed test that was (22, 2, 0) counts as then
     (["OK"] * 3, (18, 0, 0)),
@@ -69,7 +82,11 @@ def main():
     for report in "WARNING: ThreadSanitizer: data race", "ERROR: LeakSanitizer: leaks", "a.cpp:3: runtime error: shift":
         if count([("FAIL", PASSED + report)], [("OK", PASSED)] * 3) != (18, 1, 0):
             wrong.append(f"counted as unsteady: {report}")
-    tree.finish(wrong, len(CASES) + 1 + len(AGAIN) + 3)
+    env = dict(os.environ, PYTHONPATH=str(tree.ROOT / "tests/torch"))
+    said = subprocess.run([sys.executable, "-c", TORCH], env=env, check=True, capture_output=True, text=True).stdout
+    if count([("OK", said)]) != (1, 0, 1):
+        wrong.append(f"a test of the PyTorch backend that leaves out something says only: {said}")
+    tree.finish(wrong, len(CASES) + 1 + len(AGAIN) + 3 + 1)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ few_addresses() { sh -c 'ulimit -v 4000000 && exec "$@"' sh "$@"; }
 if few_addresses "$tool" -t 2 -b 8 -e 8 >"$tmp/none" 2>&1; then
   run few_addresses "$tool" -t 4000 -b 8 -e 8
   check "more threads than can be started" 3 '^.rank 0. -t 4000: only [0-9]* threads can be started'
+else
+  echo "skipped: more threads than can be started: the program does not run with so few addresses"
 fi
 run "$tool" --procs 2 -t 2 -b 8 -e 1M -f 16 -u 3 -R 1 -M 1 -m 2 -C 1 -S 1 -I 1 -K 2 -z 1 -a 3 -N 2 -p 1
 check "many flags at once" 0 '# Out of bounds values : 0 OK'
@@ -75,6 +77,8 @@ if (ulimit -v 900000; "$tool" -h >"$tmp/out" 2>&1); then
   status=0
   check "why another rank has failed" 0 'no memory for a buffer'
   check "that it has, in the JSON" 0 'another rank has failed'
+else
+  echo "skipped: no room for buffers: the program does not start with so few addresses"
 fi
 
 if [ -w /dev/full ]; then

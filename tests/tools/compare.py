@@ -387,7 +387,7 @@ def test_hosts(folder, scratch):
         return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
 
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
-        print("no root, ip or tc: --hosts was not tested")
+        print("skipped: --hosts: no root, ip or tc")
         return
     result = compare(folder, scratch, "--only", "tutti,floor", "--hosts", "3", "--sizes", "8,20000", "--reused")
     rows = result["rows"]["reused"] if result else []
@@ -419,7 +419,7 @@ def test_against(folder, scratch):
 def test_plot(scratch):
     pythons = [sys.executable, "/usr/bin/python3"]
     if all(subprocess.run([p, "-c", "import matplotlib"], capture_output=True, check=False).returncode for p in pythons):
-        print("no matplotlib: plots were not tested")
+        print("skipped: plots: no matplotlib")
         return
     source = scratch / "planted.json"
     source.write_text(json.dumps(planted_result()), encoding="utf-8")

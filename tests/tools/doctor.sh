@@ -25,6 +25,8 @@ expect '-> run fewer ranks on this host'
 if taskset 1 true 2>/dev/null; then
   taskset 1 "$doctor" --ranks 2 >"$tmp/out" 2>&1 || { echo 'one CPU for two ranks is an error'; failed=1; }
   expect '^warn +CPUs +1 of .* for 2 ranks here'
+else
+  echo 'skipped: one CPU for two ranks: taskset cannot choose the first CPU'
 fi
 
 (ulimit -n 100; "$doctor" --ranks 4 >"$tmp/out" 2>&1) && { echo 'too few descriptors are no error'; failed=1; }
@@ -49,6 +51,8 @@ if unshare -n sh -c "$without_lo" 2>/dev/null; then
   expect '^BAD +network interfaces .*; lo is down'
   expect '-> ranks of one host need it: ip link set lo up'
   expect '^BAD +data over tcp .*connect to 127.0.0.1.*: ip link set lo up'
+else
+  echo 'skipped: a host that cannot reach itself: no network namespace with a pair of devices can be made'
 fi
 
 # In a cgroup whose parent has a quota, if one can be made.
@@ -60,8 +64,12 @@ if mkdir -p "$group/inner" 2>/dev/null; then
     # shellcheck disable=SC2016  # for the other shell
     sh -c 'echo $$ >"$1/cgroup.procs" && exec "$2"' sh "$group/inner" "$doctor" >"$tmp/out" 2>&1
     expect '^warn +CPU quota \(cgroup\) +1\.5 CPUs'
+  else
+    echo "skipped: a CPU quota: none can be set in $group"
   fi
   rmdir "$group/inner" "$group"
+else
+  echo "skipped: a CPU quota: $group cannot be made"
 fi
 
 # Ranks of a launcher; in the third call one of them has a different setting.

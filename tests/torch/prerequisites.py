@@ -4,10 +4,22 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import unittest
 from importlib import metadata
 
 BACKEND = "tutti"
 OLDEST = (2, 9)
+
+
+class Result(unittest.TextTestResult):
+    """Also prints what is skipped in the way that tools/check counts."""
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        super().addSkip(test, reason)
+        print(f"skipped: {test}: {reason}")
+
+
+unittest.TextTestRunner.resultclass = Result
 
 
 def skip(reason: str) -> None:
