@@ -222,8 +222,8 @@ TUTTI_API tuttiResult_t tuttiStreamQuery(tuttiStream_t stream);
  * Communicators with operations on it must still be alive. */
 TUTTI_API tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream);
 
-/* Called on the stream's thread with its first error since the last tuttiStreamSynchronize. It may start operations on
- * other streams; it must neither wait for its own stream nor end a communicator that has operations queued there. */
+/* Called on the stream's thread, which takes no signals, with its first error since tuttiStreamSynchronize. May start
+ * operations on other streams, but not wait for its own nor end a communicator that has operations queued there. */
 typedef void (*tuttiStreamCallback_t)(tuttiStream_t stream, tuttiResult_t status, void* userData);
 
 /* Calls callback(stream, status, userData) once everything queued before is done. Does not block; any thread. userData

@@ -1,6 +1,8 @@
 // Starts threads, with a Result like everything else that may fail.
 #pragma once
 
+#include <signal.h>
+
 #include <new>
 #include <system_error>
 #include <thread>
@@ -11,9 +13,28 @@
 
 namespace tutti {
 
+// While this exists, threads begin without the program's signals: its handlers, and sigwait, are for its own threads.
+// Handlers of crashes, which a thread causes itself, and profilers get theirs.
+class SignalsHeld {
+ public:
+  SignalsHeld() {
+    sigset_t held;
+    sigfillset(&held);
+    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPROF}) sigdelset(&held, own);
+    pthread_sigmask(SIG_BLOCK, &held, &before_);
+  }
+  ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 // `which` names the thread in the error if it cannot be started: "a stream's thread".
 template <class Body>
 Result<std::thread> start_thread(const char* which, Body&& body) {
+  const SignalsHeld held;
   try {
     return std::thread(std::forward<Body>(body));
   } catch (const std::bad_alloc&) {

@@ -1,6 +1,5 @@
 #include "group/bootstrap_server.h"
 
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -229,11 +228,7 @@ Result<void> spawn(std::unique_ptr<FrameServer> server) {
       log(LogLevel::kError, "the group's root stopped: %s", e.what());
     }
   };
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signal handlers do not run in this thread
   auto thread = start_thread("the thread that serves the group's root", std::move(serve));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!thread) return std::move(thread).error();
   thread.value().detach();
   return {};

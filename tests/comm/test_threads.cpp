@@ -6,6 +6,8 @@
 #include <mutex>
 
 #include "comm/ranks.h"
+#include "debug/folder.h"
+#include "own_signal.h"
 
 using namespace tutti_test;
 
@@ -316,4 +318,15 @@ TEST_CASE("threads ask about a creation in the background, and one of them ends 
     require_success(crowd.run());
     if (completes) CHECK(tuttiCommAbort(comms[1]) == tuttiSuccess);
   }
+}
+
+TEST_CASE("the threads of communicators and of streams take no signals of the program's") {
+  const Folder metrics("TUTTI_METRICS_FILE", "/%r");
+  tuttiComm_t comms[2];
+  tuttiStream_t stream;
+  REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  CHECK(signal_comes_to_who_waits());
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }

@@ -13,6 +13,7 @@
 #include "catch.h"
 #include "group/bootstrap.h"
 #include "group/bootstrap_wire.h"
+#include "own_signal.h"
 #include "ranks.h"
 
 using namespace tutti;
@@ -284,21 +285,8 @@ TEST_CASE("who could not join because of another rank is not blamed for it, else
 }
 
 TEST_CASE("no signal handler of the program's runs in the root's thread") {
-  static std::atomic<int> handled;
-  handled = 0;
-  sigset_t ours, before;
-  sigemptyset(&ours);
-  sigaddset(&ours, SIGUSR1);
-  const auto usual = signal(SIGUSR1, [](int) { handled++; });
   const UniqueId id = root();
-  REQUIRE(pthread_sigmask(SIG_BLOCK, &ours, &before) == 0);
-  kill(getpid(), SIGUSR1);  // to any thread that does not block it
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const timespec at_once{};
-  CHECK(sigtimedwait(&ours, nullptr, &at_once) == SIGUSR1);
-  CHECK(handled == 0);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  signal(SIGUSR1, usual);
+  CHECK(tutti_test::signal_comes_to_who_waits());
   CHECK(join_and_gather(id, 0, 1).message == "");
 }
 
