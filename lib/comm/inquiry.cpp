@@ -72,10 +72,8 @@ bool Inquiry::is_due(int64_t idle_ns) {
   const std::lock_guard lock(mutex_);
   const int64_t now = now_ns();
   if (idle_ns < every_ns() * 2 / 5 || now - looked_ns_ < every_ns()) return false;
-  if (!sees_all_) sees_all_ = sees_all();
-  if (*sees_all_) return false;
   looked_ns_ = now;
-  return true;
+  return !sees_all();
 }
 
 bool Inquiry::sees_all() const {

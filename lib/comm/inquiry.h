@@ -37,7 +37,7 @@ class Inquiry {
 
  private:
   int64_t every_ns() const { return gossip_.pause_ns(1'000'000'000); }
-  bool sees_all() const;
+  bool sees_all() const;  // through shared memory: then no rank is asked
   void take_asked(int64_t now);
   std::string account();
   bool hear_account(ByteReader reader);
@@ -45,8 +45,7 @@ class Inquiry {
   const Recorder& recorder_;
   mutable std::mutex mutex_;  // guards the members below
   Gossip gossip_;
-  Witnesses said_;                // answers, by rank: 320 bytes each
-  std::optional<bool> sees_all_;  // through shared memory: then no rank is asked
+  Witnesses said_;  // answers, by rank: 320 bytes each
   int64_t looked_ns_ = 0, answered_ns_ = 0;
   int64_t asked_ns_ = 0, asked_first_ns_ = 0;  // by any rank: last; first of an unbroken series
 };

@@ -1,5 +1,6 @@
 #include "debug/trace_files.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/file.h"
 #include "base/socket.h"
 #include "debug/trace.h"
@@ -75,9 +77,13 @@ int64_t last_ns_of(const Trace& trace) {
   return last == nullptr ? 0 : last->finished_ns != 0 ? last->finished_ns : last->started_ns;
 }
 
-bool is_a_week_old(const std::string& path) {
-  struct stat file {};
-  return stat(path.c_str(), &file) == 0 && time(nullptr) - file.st_mtime > 7 * 24 * 3600;
+// A recorder's operations do not count as writing, on tmpfs. But while a process of this machine has the file mapped,
+// whatever container it is in, the kernel gives nobody a lease.
+bool is_abandoned(const std::string& path) {
+  struct stat at {};
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  return file && fstat(file.get(), &at) == 0 && time(nullptr) - at.st_mtime > 7 * 24 * 3600 &&
+         (fcntl(file.get(), F_SETLEASE, F_RDLCK) == 0 || errno != EAGAIN);
 }
 
 }  // namespace
@@ -127,7 +133,7 @@ void sweep_trace_files(const std::string& folder) {
   for (const auto& [path, maker] : all_files(folder)) {
     const char state = process_state(maker);
     if (state != 'X') {
-      if (state == '?' && is_a_week_old(path)) unlink(path.c_str());
+      if (state == '?' && is_abandoned(path)) unlink(path.c_str());
       continue;
     }
     const auto file = TraceFile::open(path);

@@ -4,9 +4,11 @@
 
 #include "catch.h"
 #include "comm/inquiry.h"
+#include "debug/folder.h"
 #include "sanitized.h"
 
 using namespace tutti;
+using tutti_test::Folder;
 
 TEST_CASE("what begins and ends while a rank says what it is in makes no nonsense of that", "[long]") {
   const Recorder asking;
@@ -57,4 +59,21 @@ TEST_CASE("what a rank asks and says is passed on once, answered for all, and so
   CHECK_FALSE(own->passes_on);
   CHECK(one.hear(answer->says));
   CHECK_FALSE(few.hear(answer->says));  // the answer names awaited ranks that do not exist here
+}
+
+TEST_CASE("a rank that saw all others on its host asks them once it does not", "[long]") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  Recorder mine, other;
+  mine.share(0, 2, 0x736565);
+  other.share(1, 2, 0x736565);
+  constexpr int64_t kLongNs = 1'000'000'000;
+  Inquiry inquiry(0, 2, mine);
+  CHECK_FALSE(inquiry.is_due(kLongNs));
+  std::filesystem::remove(other.path());
+  bool is_due = false;
+  for (int i = 0; i < 1000 && !is_due; i++) {  // it does not look each time
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    is_due = inquiry.is_due(kLongNs);
+  }
+  CHECK(is_due);
 }

@@ -91,6 +91,24 @@ TEST_CASE("what a killed process was in does not stay for more than an hour") {
   CHECK(trace_files(folder.path).empty());
 }
 
+TEST_CASE("the file of a recorder in use stays, though its process cannot be seen from here and it was made long ago") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  ProcessId elsewhere = this_process();
+  elsewhere.pid_namespace++;
+  const std::string path = folder.path + "/" + trace_file_name(elsewhere, 1);
+  {
+    Recorder recorder;
+    recorder.share(0, 1, 1);
+    std::filesystem::rename(recorder.path(), path);
+    const auto now = std::filesystem::file_time_type::clock::now();
+    std::filesystem::last_write_time(path, now - std::chrono::hours(8 * 24));
+    sweep_trace_files(folder.path);
+    CHECK(std::filesystem::exists(path));
+  }
+  sweep_trace_files(folder.path);
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
 TEST_CASE("a forked child that destroys its parent's recorder leaves the file") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   auto recorder = std::make_unique<Recorder>();
