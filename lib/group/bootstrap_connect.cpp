@@ -93,13 +93,19 @@ std::string describe_failures(std::span<const Attempt> attempts) {
 Error give_up(const std::vector<Attempt>& attempts, int rank) {
   const bool refused = std::ranges::any_of(attempts, &Attempt::refused);
   return Error{refused ? Code::kInvalidUsage : Code::kTimeout,
-               format("rank %d could not join the group's root in time%s%s", rank, describe_failures(attempts).c_str(),
+               format("rank %d could not join the group's root in time%s%s", rank,
+                      with_secret_remedy(describe_failures(attempts)).c_str(),
                       refused ? ""
                               : "; is the process that made the unique id alive, and do TUTTI_SOCKET_IFNAME and the "
                                 "firewalls let this host reach it?")};
 }
 
 }  // namespace
+
+std::string with_secret_remedy(std::string text) {
+  if (text.find("secret") != text.npos) text += " (is TUTTI_SECRET, or the unique id, the same everywhere?)";
+  return text;
+}
 
 bool is_local_address(const Address& address) {
   Address probe = address;

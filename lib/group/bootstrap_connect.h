@@ -17,6 +17,9 @@ bool is_local_address(const Address& address);
 // address is tried through every interface, because the root's interface number means nothing here.
 std::vector<Address> root_candidates(const UniqueIdParts& parts);
 
+// Adds what to look at if `text` says that somebody's secret is not the group's.
+std::string with_secret_remedy(std::string text);
+
 // Retries until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a wrong
 // secret, another version), else kTimeout; the message says what became of every address.
 // If it takes long that is logged once: after kQuietSeconds, or when *tell_at has passed.

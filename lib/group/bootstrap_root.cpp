@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "group/blobs.h"
 #include "group/bootstrap.h"
+#include "group/bootstrap_connect.h"
 
 namespace tutti {
 namespace {
@@ -222,7 +223,7 @@ std::string RootServer::describe_misfits() const {
     text += before + host + ", because " + why;
     before = "; ";
   }
-  return text.find("secret") == text.npos ? text : text + " (is TUTTI_SECRET, or the unique id, the same everywhere?)";
+  return with_secret_remedy(text);
 }
 
 namespace {

@@ -268,6 +268,7 @@ TEST_CASE("ranks with different secrets do not meet, and are told so") {
   });
   CHECK(contains(outcomes[0], "rank 1 of 2 never joined"));
   CHECK(contains(outcomes[1], "does not know this group's secret"));
+  for (const std::string& outcome : outcomes) CHECK(contains(outcome, "is TUTTI_SECRET, or the unique id, the same"));
 }
 
 TEST_CASE("a faked Slurm step, TUTTI_ROOT and torchrun without its store lead to working groups") {
