@@ -54,11 +54,16 @@ Result<void> written(const std::string& path, int reason) {
 
 }  // namespace
 
+Fd open_to_write(const std::string& path, int flags, mode_t mode) {
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | flags, mode));
+  if (file) ::fcntl(file.get(), F_SETFL, flags & O_APPEND);  // writing waits
+  return file;
+}
+
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode) {
   const NoWriteSignal quiet;
   if (!is_special(path)) return written(path, replace(path, bytes, mode));
-  return written(path,
-                 write_and_close(Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)), bytes));
+  return written(path, write_and_close(open_to_write(path, O_TRUNC, mode), bytes));
 }
 
 std::string written_at(const std::string& path) {

@@ -13,6 +13,9 @@
 
 namespace tutti {
 
+// Opens it for writing, with further `flags`. That a pipe has no reader is an error (ENXIO): nobody may ever come.
+Fd open_to_write(const std::string& path, int flags, mode_t mode);
+
 // Replaces the file atomically: writes a temporary file beside it and renames that. If `path` exists and is not a
 // regular file (a pipe, a terminal, a link), writes to it directly. Errors: kSystemError, naming `path`.
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/env.h"
-#include "base/fd.h"
+#include "base/file.h"
 #include "base/limits.h"
 
 namespace tutti {
@@ -30,7 +30,7 @@ struct Sink {
       if (wanted == kLevelNames[i]) level = static_cast<LogLevel>(i);
     const std::string path = env_string(Env::kLogFile);
     if (path.empty()) return;
-    Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    Fd file = open_to_write(path, O_APPEND, 0644);
     if (file)
       fd = file.release();
     else if (g_has_stderr)

@@ -197,8 +197,14 @@ TEST_CASE("what Kubernetes sets for a Service named tutti is ignored with one wa
 }
 
 TEST_CASE("what cannot be logged to its file goes to stderr, which says why") {
-  const std::string said = check_elsewhere("TUTTI_SLTOS=9 TUTTI_LOG_FILE=/nonexistent/log");
-  CHECK(said.find("TUTTI_LOG_FILE=/nonexistent/log cannot be opened (No such file or directory)") != std::string::npos);
+  const std::string fifo = "/tmp/tutti-unread." + std::to_string(getpid());
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  const bool is_pipe = GENERATE(false, true);
+  const std::string file = is_pipe ? fifo : "/nonexistent/log";
+  const std::string said = check_elsewhere("TUTTI_SLTOS=9 TUTTI_LOG_FILE=" + file);
+  unlink(fifo.c_str());
+  const char* const why = is_pipe ? "No such device or address" : "No such file or directory";
+  CHECK(said.find("TUTTI_LOG_FILE=" + file + " cannot be opened (" + why + ")") != std::string::npos);
   CHECK(said.find("TUTTI_SLTOS is set but nothing reads it") != std::string::npos);
 }
 

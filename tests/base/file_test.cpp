@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "base/fd.h"
 #include "base/file.h"
@@ -78,6 +80,28 @@ TEST_CASE("what cannot be written is named, and nothing is left") {
   REQUIRE_FALSE(large);
   CHECK(large.error().sys_errno == EFBIG);
   CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a pipe that nobody reads is not waited for, and whoever reads it gets all") {
+  const Folder folder;
+  const std::string path = folder.path + "/pipe", text(200'000, 'x');
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  const auto unread = write_file(path, text);
+  REQUIRE_FALSE(unread);
+  CHECK(unread.error().sys_errno == ENXIO);
+  const Fd reader(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::atomic<bool> is_over{false};
+  size_t got = 0;
+  std::thread reads([&] {
+    char some[1000];
+    for (ssize_t n = 0; n > 0 || !is_over; n = ::read(reader.get(), some, sizeof some))
+      got += n > 0 ? static_cast<size_t>(n) : 0;
+  });
+  const auto written = write_file(path, text);
+  is_over = true;
+  reads.join();
+  CHECK(written);
+  CHECK(got == text.size());
 }
 
 TEST_CASE("a thread's signals are as they were once a file is written") {
