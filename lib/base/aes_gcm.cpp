@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <intel-ipsec-mb.h>
 
+#include "base/at_fork.h"
 #include "base/result.h"
 #endif
 
@@ -31,12 +32,13 @@ IMB_MGR* load_wide() {
   return manager;
 }
 
+MadeOnce<IMB_MGR*> g_wide;
+
 // Functions for this CPU of Intel's multi-buffer library, which uses the widest AES instructions: 16 GB/s where
 // libsodium does 2. Loaded on first use, so that only those who encrypt pay for its 12 MB. Null: it is not installed,
 // or there is no memory for it.
 IMB_MGR* wide() {
-  static IMB_MGR* const functions = load_wide();
-  return functions;
+  return g_wide.get(load_wide);
 }
 
 void take_wide_key(const uint8_t* key, uint8_t* prepared) {

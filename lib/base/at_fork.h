@@ -10,6 +10,7 @@
 // Any thread. Whatever is registered here stays registered.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <shared_mutex>
 
@@ -30,6 +31,23 @@ void hold_while_forking(std::shared_mutex& mutex);
 // Such a mutex, for what is made when the library is loaded: its first use might coincide with another thread's fork.
 struct MutexAcrossForks : std::mutex {
   MutexAcrossForks() { hold_while_forking(*this); }
+};
+// What is made on first use and then stays, also for threads that outlive main. For a static variable of this kind: a
+// child that is forked while another thread makes one of a function's would wait for that thread for ever.
+template <class Thing>
+class MadeOnce {
+ public:
+  template <class Make>
+  const Thing& get(Make&& make) {
+    if (const Thing* made = made_) return *made;
+    const std::lock_guard lock(mutex_);
+    if (made_ == nullptr) made_ = new Thing(make());
+    return *made_;
+  }
+
+ private:
+  std::atomic<const Thing*> made_{nullptr};
+  MutexAcrossForks mutex_;
 };
 // `action` runs in each child before fork returns there. It must neither wait nor fail.
 void do_in_children(void (*action)());

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/at_fork.h"
 #include "base/env.h"
 #include "base/file.h"
 #include "base/limits.h"
@@ -39,9 +40,10 @@ struct Sink {
   }
 };
 
+MadeOnce<Sink> g_sink;
+
 const Sink& sink() {
-  static const Sink* s = new Sink;  // never destroyed: threads may still log while the process exits
-  return *s;
+  return g_sink.get([] { return Sink(); });
 }
 
 }  // namespace

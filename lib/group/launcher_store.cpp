@@ -8,9 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string_view>
 
+#include "base/at_fork.h"
 #include "group/bootstrap_connect.h"
 #include "group/pmi.h"
 #include "group/pmix.h"
@@ -42,17 +44,19 @@ std::optional<std::string> from_hex(std::string_view text) {
 // others. A later MPI_Init and the next group need the connection, so the farewell is said at exit.
 // Never destroyed: exit handlers of other libraries may still be running.
 struct AtExit {
-  std::mutex mutex;
-  pid_t pid = 0;  // a forked child does not speak for its parent
+  AtExit();
+  std::mutex mutex;  // may be held for as long as the launcher takes: forks do not wait for it, children get a new one
+  pid_t pid = 0;     // a forked child does not speak for its parent
   std::optional<Pmi> pmi;
   int pmi_fd = -1;
   struct stat pmi_socket {};
   std::optional<Error> pmi_failure;  // kept: a late answer would be taken for the next one
   std::optional<Pmix> pmix;
 };
-AtExit& at_exit() {
-  static auto* state = new AtExit;
-  return *state;
+AtExit& g_at_exit = *new AtExit;
+
+AtExit::AtExit() {
+  do_in_children([] { new (&g_at_exit.mutex) std::mutex; });
 }
 
 bool same_socket(int fd, const struct stat& before) {
@@ -61,7 +65,7 @@ bool same_socket(int fd, const struct stat& before) {
 }
 
 void say_farewell() {
-  AtExit& state = at_exit();
+  AtExit& state = g_at_exit;
   if (state.pid != getpid()) return;
   // Unless MPI_Finalize has said it and closed the socket, whose number may have been reused by now.
   if (state.pmi && same_socket(state.pmi_fd, state.pmi_socket)) {
@@ -135,7 +139,7 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
 }
 
 Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline deadline) {
-  AtExit& state = at_exit();
+  AtExit& state = g_at_exit;
   const std::lock_guard lock(state.mutex);
   if (state.pmi_failure) return *state.pmi_failure;
   if (!state.pmi) {
@@ -155,7 +159,7 @@ Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline
 }
 
 Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadline) {
-  AtExit& state = at_exit();
+  AtExit& state = g_at_exit;
   const std::lock_guard lock(state.mutex);
   if (!state.pmix) {
     TUTTI_TRY_ASSIGN(state.pmix, Pmix::init());

@@ -1,5 +1,9 @@
 // The PMI-1 client against a launcher in this test.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -7,6 +11,7 @@
 #include "group/launcher_store.h"
 #include "group/pmi.h"
 #include "ranks.h"
+#include "sanitized.h"
 
 using namespace tutti;
 using namespace tutti::test;
@@ -179,7 +184,22 @@ TEST_CASE("once PMI has not answered in time nothing more is asked") {
     REQUIRE(send_all(ours.get(), words.data(), words.size(), Deadline::after_seconds(10)));
   };
   say("cmd=response_to_init rc=0\ncmd=maxes vallen_max=1024\ncmd=my_kvsname kvsname=k\n");
-  const auto late = share_by_pmi(theirs.get(), "first", 1, Deadline::after_seconds(0.1));
+  auto answer = std::async(std::launch::async,
+                           [&theirs] { return share_by_pmi(theirs.get(), "first", 1, Deadline::after_seconds(1)); });
+  std::string asked;
+  for (char byte; !contains(asked, "barrier_in") && recv(ours.get(), &byte, 1, 0) == 1;) asked += byte;
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+  const pid_t child = fork();
+  if (child == 0) {  // does not wait for its parent's thread
+    alarm(10);
+    (void)share_by_pmi(theirs.get(), "child", 1, Deadline::after_seconds(0.1));
+    _exit(0);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+#endif
+  const auto late = answer.get();
   REQUIRE(!late);
   CHECK(late.error().code == Code::kTimeout);
   say("cmd=barrier_out\ncmd=get_result rc=0 value=no6162\n");  // the late answer to the first call
