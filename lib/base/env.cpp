@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <mutex>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/log.h"
@@ -171,6 +173,13 @@ bool env_is_set(Env id) {
 std::string env_string(Env id) {
   const char* value = value_of(id);
   return value != nullptr ? value : env_entry(id).fallback;
+}
+
+std::string env_path(Env id) {
+  const std::string path = env_string(id);
+  std::error_code none;
+  const auto absolute = std::filesystem::absolute(path, none);
+  return none ? path : absolute.string();
 }
 
 Result<int64_t> env_int(Env id) {

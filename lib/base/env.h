@@ -71,6 +71,8 @@ const EnvEntry& env_entry(Env id);
 // The variable's text, or its default. Never fails. In a privileged program (set-user-ID, say) the variables that name
 // files always have their defaults.
 std::string env_string(Env id);
+// The same of one that names a file to be used later: absolute, because the program may change its folder meanwhile.
+std::string env_path(Env id);
 bool env_is_set(Env id);
 // The variable as a whole number; sizes take K, M and G. An error names the variable, its value and the valid range.
 Result<int64_t> env_int(Env id);

@@ -13,8 +13,8 @@ Result<CommOptions> CommOptions::from_env() {
   options.op_timeout_seconds = static_cast<double>(op_seconds);
   options.transports = env_string(Env::kTransports);
   TUTTI_TRY(options.set_algo(env_string(Env::kAlgo)));
-  options.trace_file = env_string(Env::kTraceFile);
-  options.metrics_file = env_string(Env::kMetricsFile);
+  options.trace_file = env_path(Env::kTraceFile);
+  options.metrics_file = env_path(Env::kMetricsFile);
   options.exposes = env_string(Env::kProto) != "copy";
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
   TUTTI_TRY_ASSIGN(const int64_t encrypt, env_int(Env::kEncrypt));

@@ -166,6 +166,25 @@ TEST_CASE("what was done is written when somebody asks, and by who aborts") {
   CHECK(aborted == 1);
 }
 
+TEST_CASE("files that are named from the program's folder do not move when the program goes to another one") {
+  const Folder folder("TUTTI_TRACE_DIR"), traces("TUTTI_TRACE_FILE"), metrics("TUTTI_METRICS_FILE");
+  const auto before = std::filesystem::current_path();
+  std::filesystem::create_directory(folder.path + "/elsewhere");
+  std::filesystem::current_path(folder.path);
+  setenv("TUTTI_TRACE_DIR", ".", 1);
+  setenv("TUTTI_TRACE_FILE", "trace%r", 1);
+  setenv("TUTTI_METRICS_FILE", "metrics%r", 1);
+  tuttiComm_t comm = nullptr;
+  CHECK(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  std::filesystem::current_path(folder.path + "/elsewhere");
+  CHECK(tuttiCommAbort(comm) == tuttiSuccess);
+  std::filesystem::current_path(before);
+  CHECK_FALSE(content_of(folder.path + "/trace0").empty());
+  CHECK_FALSE(content_of(folder.path + "/metrics0").empty());
+  for (const auto& file : std::filesystem::directory_iterator(folder.path))
+    CHECK_FALSE(contains(file.path(), "tutti-trace."));
+}
+
 TEST_CASE("an operation that was queued is known with the time of its call") {
   tuttiComm_t comm = nullptr;
   REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
