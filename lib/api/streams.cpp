@@ -113,8 +113,7 @@ Result<void> add_callback(tuttiStream_t handle, tuttiStreamCallback_t callback, 
   TUTTI_TRY_ASSIGN(const auto stream, g_streams.find(handle));
   // The stream owns and outlives this work, so a raw pointer is safe; a shared one would be a reference cycle.
   stream->enqueue([handle, callback, user_data, s = stream.get()]() -> Result<void> {
-    const auto state = s->query();  // kInProgress if there is no error, since this work still runs
-    callback(handle, state.error().code == Code::kInProgress ? tuttiSuccess : finish(state.error()), user_data);
+    callback(handle, guarded([s] { return s->so_far(); }), user_data);
     return {};
   });
   return {};

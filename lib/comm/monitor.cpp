@@ -26,7 +26,7 @@ void Monitor::leave() {
 void Monitor::take_place() {
   remote_attendants_.emplace(me_.rank, me_.layout().hosts, recorder_);
   // One rank per host cleans up after dead processes: it looks at the files of all processes there.
-  recorder_.share(me_.rank, me_.n_ranks, me_.roster->group, me_.leads_host());
+  recorder_.share(me_.rank, me_.n_ranks, me_.roster->group, me_.leads_host(), me_.options.trace_file);
 }
 
 Result<void> Monitor::connect(PeerWatch::Config config, std::vector<Fd> listening, Deadline deadline,

@@ -176,7 +176,7 @@ Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
   TUTTI_TRY(env_check());
   TUTTI_TRY(kernels_check());
   TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int(Env::kTraceOnSigterm));
-  if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm(me_.options.trace_file));
+  if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm());
   TUTTI_TRY_ASSIGN(me_.machine, tutti::machine());
   TUTTI_TRY(open_links(rendezvous, me_, links_));
   TUTTI_TRY_ASSIGN(Listener control, Listener::open());

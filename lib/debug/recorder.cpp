@@ -132,12 +132,13 @@ void Recorder::use(void* memory) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
+void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps, const std::string& trace_file) {
   static std::atomic<int> swept_by{0};  // a process; a forked child sweeps again
   const std::string folder = env_path(Env::kTraceDir);
   const ProcessId me = this_process();
   if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
   const std::lock_guard lock(g_registry.mutex);  // against for_each_recorder()
+  trace_file_ = trace_file;
   const std::string path = folder + "/" + trace_file_name(me, ++g_registry.files);
   if (const auto memory = map_file(path)) {
     use(memory.value());

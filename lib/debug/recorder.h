@@ -119,8 +119,9 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
   // Moves to a file; call before the first operation. A failure is logged, once per process. `sweeps`: also sweeps the
-  // files that ended processes have left, unless this process has done so.
-  void share(int rank, int n_ranks, uint64_t group, bool sweeps = false);
+  // files that ended processes have left, unless this process has done so. `trace_file`: where its traces go on
+  // SIGTERM.
+  void share(int rank, int n_ranks, uint64_t group, bool sweeps = false, const std::string& trace_file = "");
 
   // `call` is the tag; the number is not read from it, since it may have been written there only just now. `created`:
   // in ticks, if the operation was called some time ago.
@@ -165,6 +166,7 @@ class Recorder {
   bool is_on_gpu() const { return on_gpu_; }
   // Empty if there is no file.
   const std::string& path() const { return path_; }
+  const std::string& trace_file() const { return trace_file_; }
 
  private:
   void finish(TraceSlot& slot, bool well) {
@@ -179,7 +181,7 @@ class Recorder {
   TraceSlot* slots_ = nullptr;  // memory_->slots: without this pointer each operation takes 8 instructions more
   uint64_t begun_ = 0;
   const bool by_cpu_, on_gpu_;
-  std::string path_;
+  std::string path_, trace_file_;
 };
 
 // All recorders of this process, one after the other; none of them is destroyed meanwhile.

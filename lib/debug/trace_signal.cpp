@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/at_fork.h"
+#include "base/contained.h"
 #include "base/fd.h"
 #include "base/thread.h"
 #include "debug/trace_json.h"
@@ -35,24 +36,26 @@ void on_sigterm(int) {
   errno = kept;
 }
 
-void write_all(int woken, const std::string& pattern) {
+// Without memory as much as there is memory for.
+void write_all(int woken) {
   char byte;
   while (::read(woken, &byte, 1) < 0 && errno == EINTR) {
   }
-  for_each_recorder([&](const Recorder& recorder) {
-    if (recorder.header().n_ranks > 0) write_trace_file(recorder, pattern);
+  for_each_recorder([](const Recorder& recorder) {
+    (void)contained(
+        [&]() -> Result<void> { return write_trace_file(recorder, recorder.trace_file()), Result<void>(); });
   });
   g_waits = false;
   sigaction(SIGTERM, &g_before, nullptr);
   kill(getpid(), SIGTERM);
 }
 
-Result<void> install(const std::string& pattern) {
+Result<void> install() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe", errno);
   Fd woken(ends[0]), wake(ends[1]);
-  TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that waits for SIGTERM",
-                                                    [fd = woken.get(), pattern] { write_all(fd, pattern); }));
+  TUTTI_TRY_ASSIGN(std::thread thread,
+                   start_thread("the thread that waits for SIGTERM", [fd = woken.get()] { write_all(fd); }));
   thread.detach();
   (void)woken.release();  // the thread reads from it until the process ends
   struct sigaction action {};
@@ -69,9 +72,9 @@ Result<void> install(const std::string& pattern) {
 
 }  // namespace
 
-Result<void> write_traces_on_sigterm(const std::string& pattern) {
+Result<void> write_traces_on_sigterm() {
   const std::lock_guard lock(g_install_mutex);
-  return g_owner == getpid() ? Result<void>() : install(pattern);
+  return g_owner == getpid() ? Result<void>() : install();
 }
 
 }  // namespace tutti

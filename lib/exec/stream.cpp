@@ -55,6 +55,11 @@ Result<void> Stream::synchronize() {
   return error;
 }
 
+Result<void> Stream::so_far() {
+  const std::lock_guard lock(mutex_);
+  return error_ ? Result<void>(*error_) : Result<void>();
+}
+
 Result<void> Stream::query() {
   const std::lock_guard lock(mutex_);
   if (error_) return *error_;

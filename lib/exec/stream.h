@@ -40,6 +40,8 @@ class Stream {
   Result<void> synchronize();
   // kInProgress, success, or the first error (which stays until synchronize).
   Result<void> query();
+  // The same for the stream's own work: not kInProgress.
+  Result<void> so_far();
 
  private:
   Stream() = default;

@@ -1,6 +1,8 @@
 // Operations that find no memory: their waiters are told, and the operations behind them still get their turns.
 #include <malloc.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -444,6 +446,39 @@ static bool a_mark_lacks() {
   return has_failed;
 }
 
+// What is called on a stream is called even if the stream's thread has no memory.
+static bool a_callback_lacks() {
+  tuttiStream_t stream;
+  std::atomic<bool> called{false};
+  if (tuttiStreamCreate(&stream) != tuttiSuccess) return false;
+  const auto callback = [](tuttiStream_t, tuttiResult_t so_far, void* to) {
+    *static_cast<std::atomic<bool>*>(to) = so_far == tuttiSuccess;
+  };
+  g_elsewhere_lacks = true;
+  const tuttiResult_t added = tuttiStreamAddCallback(stream, callback, &called);
+  const tuttiResult_t ended = tuttiStreamSynchronize(stream);
+  g_elsewhere_lacks = false;
+  (void)tuttiStreamDestroy(stream);
+  return added == tuttiSuccess && ended == tuttiSuccess && called;
+}
+
+// SIGTERM ends the process in its usual way though there is no memory for the traces.
+static bool the_traces_lack() {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
+    setenv("TUTTI_TRACE_FILE", "/nonexistent/trace", 1);
+    tuttiComm_t comm;
+    if (tuttiCommInitAll(&comm, 1, nullptr) != tuttiSuccess) _exit(1);
+    g_elsewhere_lacks = true;
+    kill(getpid(), SIGTERM);
+    for (;;) pause();
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
+}
+
 int main() {
   alarm(60);
   mallopt(M_PERTURB, 0xa5);  // fills freed memory, so that its use shows
@@ -464,6 +499,8 @@ int main() {
   if (!a_registration_lacks()) return 15;
   if (!all_or_none()) return 16;
   if (!helpers_lack()) return 17;
+  if (!a_callback_lacks()) return 18;
+  if (!the_traces_lack()) return 19;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};

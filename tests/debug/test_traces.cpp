@@ -253,6 +253,7 @@ TEST_CASE("after the traces SIGTERM goes to the program's own handler, however m
     bool went_well = true;
     for (int i = 0; i < 2; i++) {
       tuttiComm_t comm = nullptr;
+      if (i > 0) setenv("TUTTI_TRACE_FILE", (dumps.path + "/second.json").c_str(), 1);
       went_well = went_well && tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess;
     }
     if (!went_well || write(ready[1], "", 1) != 1) _exit(1);
@@ -267,6 +268,7 @@ TEST_CASE("after the traces SIGTERM goes to the program's own handler, however m
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 7));
   CHECK_FALSE(content_of(dumps.path + "/rank0.json").empty());
+  CHECK_FALSE(content_of(dumps.path + "/second.json").empty());
 }
 
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
