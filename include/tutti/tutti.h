@@ -16,8 +16,8 @@
  *   reused after a thousand others were destroyed, that of a stream's or event's never.
  * - Groups of calls, and tuttiGetLastError(NULL), are per thread.
  * - Output arguments and buffers belong to the function until it returns, or until the end of the group.
- * - The environment is read when communicators are created and when ranks connect, which operations may do as well: do
- *   not change it while a communicator exists.
+ * - The environment is read when communicators are created (TUTTI_LOG, TUTTI_LOG_FILE and TUTTI_CPU_ISA at the first
+ *   one) and when ranks connect, which operations may do as well: do not change it while a communicator exists.
  *
  * Order. All ranks of a communicator must call the same operations with the same arguments in the same order. If a rank
  * does not, the operation returns tuttiInvalidUsage, and tuttiGetLastError() shows both calls. Ranks that receive
@@ -26,11 +26,10 @@
  * Forks. In a forked child, every call on a communicator, stream, event or averager (ddp.h) that it inherited returns
  * tuttiInvalidUsage. The parent is not affected: the child does not hold its connections.
  *
- * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has a sentence that says what happened and what
- * to do. After an operation's tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError,
- * tuttiUnhandledCudaError, or tuttiInvalidUsage from a mismatch between ranks, the communicator is broken: all further
- * operations on it return the same error, and it can only be shrunk (tuttiCommShrink) and destroyed.
- * tuttiInvalidArgument leaves it usable: nothing was sent.
+ * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() says what happened and what to do. After an
+ * operation's tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, tuttiUnhandledCudaError, or
+ * tuttiInvalidUsage from a mismatch between ranks, the communicator is broken: all further operations return the same
+ * error; it can only be shrunk or destroyed. tuttiInvalidArgument leaves it usable: nothing was sent.
  *
  * Streams. With stream NULL an operation runs on the caller's thread and returns when the result is in recvbuff and the
  * rank's own messages have been handed over. With a stream from tuttiStreamCreate it is queued and returns at once.
@@ -297,15 +296,16 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * doubling, hierarchical and racks. 16- and 8-bit floats travel along a chain as 32-bit floats, in pieces that take 32
  * MiB of memory, and are rounded once, at the end, so the bits are those of a sum made in one place.
  *
- * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run, except for
- * which NaN a sum is (tuttiRedOp_t). It depends on the inputs, the count, datatype and op, the collective, the number
- * of ranks, and their layout: which share a host, whether they share memory there, the hosts' CPUs and last-level
- * caches, and their network's speed. It does not depend on timing or load, earlier operations, the CPUs that ranks use,
- * registration, streams, in place or not, TUTTI_SLOTS and TUTTI_SLOT_BYTES. What changes the algorithm (TUTTI_ALGO,
- * TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another version) may change the bits, except of a minimum or maximum.
- * Up to 16 ranks that share memory sum in rank order, others in another fixed order; two ranks have only one. With
- * config.deterministic it is rank order everywhere, so the bits do not depend on layout, transport and algorithm. On
- * CUDA devices it is rank order unless a ring or tree is forced, whose order also depends on the device. */
+ * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run, if all
+ * threads treat denormals alike (FTZ, DAZ), except for which NaN a sum is (tuttiRedOp_t). It depends on the inputs, the
+ * count, datatype and op, the collective, the number of ranks, and their layout: which share a host, whether they share
+ * memory there, the hosts' CPUs and last-level caches, and their network's speed. It does not depend on timing or load,
+ * earlier operations, the CPUs that ranks use, registration, streams, in place or not, TUTTI_SLOTS and
+ * TUTTI_SLOT_BYTES. What changes the algorithm (TUTTI_ALGO, TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another
+ * version) may change the bits, except of a minimum or maximum. Up to 16 ranks that share memory sum in rank order,
+ * others in another fixed order; two ranks have only one. With config.deterministic it is rank order everywhere, so the
+ * bits do not depend on layout, transport and algorithm. On CUDA devices it is rank order unless a ring or tree is
+ * forced, whose order also depends on the device. */
 
 /* Explains how `comm` would carry out a collective at present, and why: for each algorithm that gives the promised
  * result the predicted time; what is forced; what is known of the group; the prices and where they come from; what the
