@@ -125,7 +125,7 @@ Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, 
   const auto& [collective, algo, lanes, root] = key;
   Schedule schedule = me_.planner->schedule(collective, algo, root, lanes);
   const auto has_ended = [&] { return monitor_.failed() || (gives_up && gives_up()); };
-  TUTTI_TRY(links_.connect(schedule, deadline, [&] { return LinkPool::stop_if(has_ended()); }));
+  TUTTI_TRY(links_.connect(schedule, deadline, has_ended));
   TUTTI_TRY(monitor_.async_error());
   if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
   Program& program = programs_[key];

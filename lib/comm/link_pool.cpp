@@ -64,16 +64,15 @@ void LinkPool::request(const Schedule& schedule, bool delivers) {
 }
 
 // The pause between two looks grows while nothing comes: otherwise a thousand looking ranks do nothing else.
-Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<Look()>& look,
+Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& stops,
                                bool delivers) {
   constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
   request(schedule, delivers);
   uint32_t pause_us = kFirstUs;
-  while (!attempts_.empty() || !awaited_.empty()) {
+  while (missing() > 0) {
     TUTTI_TRY_ASSIGN(const bool progress, advance());
-    const Look said = look();
-    if (said == Look::kStop) return {};
-    if (progress || said == Look::kMoves) {
+    if (stops()) return {};
+    if (progress) {
       pause_us = kFirstUs;
       continue;
     }
@@ -129,14 +128,17 @@ void LinkPool::poll_sends() {
   for (auto& [name, link] : sends_) (void)link->poll(&ignored);
 }
 
-void LinkPool::keep_up() {
-  (void)accept_all();
+Result<void> LinkPool::keep_up() {
+  const bool lacks_links = missing() > 0;
+  const auto advanced = advance();
+  if (!advanced && lacks_links) return advanced.error();
   poll_sends();
   constexpr int64_t kEveryNs = 1'000'000'000;
   if (const int64_t now = now_ns(); now - counted_ns_ >= kEveryNs) {
     counted_ns_ = now;
     count_resent();
   }
+  return {};
 }
 
 void LinkPool::count_resent() {

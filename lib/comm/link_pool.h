@@ -21,21 +21,22 @@ class LinkPool {
   explicit LinkPool(const Membership& me) : me_(me) {}
   Endpoints& endpoints() { return endpoints_; }  // empty at first
 
-  // Notes which links of `schedule` must be made. From now on find() returns them, even before they are made.
+  // Notes which links of `schedule` must be made: keep_up() makes them, offers the outgoing ones and waits for the
+  // incoming ones. From now on find() returns them, even before they are made, when they take and deliver nothing.
+  // `delivers`: only transports that move data between devices.
   void request(const Schedule& schedule, bool delivers = false);
-  // Makes the missing links of `schedule`: offers the outgoing ones, waits for the incoming ones. All ranks call it for
-  // the same operation. `look` says whether to stop early, without an error: the caller has to find that; or whether
-  // something else moves, which must not wait for long. `delivers`: only transports that move data between devices.
-  enum class Look : uint8_t { kGoOn, kMoves, kStop };
-  static constexpr Look stop_if(bool has_ended) { return has_ended ? Look::kStop : Look::kGoOn; }
-  Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<Look()>& look,
+  size_t missing() const { return attempts_.size() + awaited_.size(); }  // how many requested links are not made yet
+  // Requests the links of `schedule` and waits until they are made. `stops`: whether to stop early, without an error:
+  // the caller has to find that.
+  Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& stops,
                        bool delivers = false);
   // How many sockets the schedule's links keep: one each, except links in shared memory within this process.
   size_t sockets_of(const Schedule& schedule) const;
 
-  // While this rank waits for something else: accepts links that peers make early, for an operation that this rank has
-  // not begun yet, and lets its own links send what is left of earlier ones.
-  void keep_up();
+  // While this rank waits: goes on with requested links, and accepts those that peers make early, for an operation that
+  // this rank has not begun yet; lets its links send what is left of earlier operations. An error if a requested link
+  // cannot be made.
+  Result<void> keep_up();
   // Updates resent(): now and then in keep_up(), and before it is about to be read.
   void count_resent();
   Link* find(int peer, uint32_t channel, bool sending);

@@ -3,7 +3,6 @@
 #include <functional>
 
 #include "base/clock.h"
-#include "base/contained.h"
 #include "comm/stall_watch.h"
 
 namespace tutti {
@@ -111,7 +110,7 @@ Result<void> Messages::connect_gpus() {
   const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, kGpuChannel);
   const Deadline deadline = Deadline::after_seconds(me_.options.init_timeout_seconds);
   return links_.connect(
-      schedule, deadline, [this] { return LinkPool::stop_if(monitor_.failed()); }, true);
+      schedule, deadline, [this] { return monitor_.failed(); }, true);
 }
 
 Result<void> Messages::pass_between_gpus(const Operation& operation, const std::vector<Message>& messages) {
@@ -122,6 +121,8 @@ Result<void> Messages::pass_between_gpus(const Operation& operation, const std::
   return pass(batch, {kGpuChannel, Standing::Doing::kOther, me_.options.op_timeout_seconds, &call});
 }
 
+// A batch begins over the links that exist: a peer that issues its messages one by one may offer its link only after it
+// has received what this rank sends.
 Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   const bool on_device = how.on_device != nullptr;
   const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, how.first_channel);
@@ -144,36 +145,7 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   Run run(program, what, monitor_.recorder());
   const auto doing = me_.is_on_gpu() ? Standing::Doing::kOther : how.doing;
   StallWatch watch(monitor_, links_, run, doing, doing == Standing::Doing::kPasses ? batch.tags.size() : 0);
-  if (auto made = contained([&] { return make_links(run, watch, schedule, how); }); !made) {
-    run.revoke();
-    return made;
-  }
   return monitor_.has_driven(run, drive(run, watch, {links_.yielding(), how.timeout_seconds}, how.meanwhile));
-}
-
-// Meanwhile the batch proceeds over the existing links: a peer that issues its messages one by one may offer its link
-// only after it has received what this rank sends.
-Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
-  const bool on_device = how.on_device != nullptr;
-  Result<void> well;
-  LongWait long_wait(run, context, how.timeout_seconds);
-  int64_t idle_since_ns = now_ns();
-  const auto look = [&] {
-    if (monitor_.failed()) return LinkPool::Look::kStop;
-    const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
-    const bool moves = state == Run::Poll::kProgress;
-    if (moves) long_wait.end(std::exchange(idle_since_ns, now_ns()));
-    well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
-    const int64_t idle_ns = now_ns() - idle_since_ns;
-    if (well) well = context.check_stalled(idle_ns);
-    if (well) well = long_wait.check(idle_ns);
-    if (!well) return LinkPool::Look::kStop;
-    return moves ? LinkPool::Look::kMoves : LinkPool::Look::kGoOn;
-  };
-  TUTTI_TRY(links_.connect(schedule, Deadline::never(), std::ref(look), on_device));
-  TUTTI_TRY(monitor_.async_error());
-  if (well) long_wait.end(idle_since_ns);
-  return well;
 }
 
 }  // namespace tutti

@@ -40,7 +40,6 @@ class Messages {
   };
   Call next_call(const Message& message);
   Result<void> pass(const MessageBatch& batch, const Passing& how);
-  Result<void> make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how);
 
   const Membership& me_;
   Monitor& monitor_;

@@ -22,7 +22,8 @@ class StallWatch final : public WaitContext {
   Error interruption() override { return monitor_.watch().ending().failure(); }
   int wake_fd() override { return monitor_.watch().ending().wake_fd(); }
   const std::vector<Link*>& incoming() override { return links_.incoming(); }
-  void housekeeping() override { links_.keep_up(); }
+  size_t missing_links() override { return links_.missing(); }
+  Result<void> housekeeping() override { return links_.keep_up(); }
   Result<void> check_stalled(int64_t idle_ns) override;
   std::string why_waiting() override { return monitor_.explain_wait(); }
 

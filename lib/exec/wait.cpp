@@ -19,8 +19,10 @@ namespace {
 // a process that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
 constexpr uint64_t kSleepNs = 100'000'000;
-constexpr uint64_t kBlindSleepNs = 1'000'000;  // if a transport has nothing to sleep on
+constexpr uint64_t kBlindSleepNs = 1'000'000;       // if a transport has nothing to sleep on
+constexpr uint64_t kConnectingSleepNs = 5'000'000;  // then looks for links again: a thousand ranks may do so
 constexpr int64_t kStrayCheckNs = 1'000'000;
+constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
 // Links may wait for the same descriptors, and poll(2) takes no more entries than a process may have descriptors.
 void merge(std::vector<pollfd>* fds) {
@@ -54,14 +56,11 @@ bool has_stranger(int64_t now) {
 class Idle {
  public:
   Idle(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile)
-      : run_(run),
-        context_(context),
-        policy_(policy),
-        meanwhile_(meanwhile),
-        long_wait_(run, context, policy.op_timeout_seconds) {}
+      : run_(run), context_(context), policy_(policy), meanwhile_(meanwhile) {}
 
   void reset() {
-    long_wait_.end(since_ns_);
+    if (next_warning_ns_ > kFirstWarningNs) [[unlikely]]
+      tell_of_going_on();
     turns_ = 0;
     since_ns_ = 0;
     awake_ns_ = 0;
@@ -125,13 +124,35 @@ class Idle {
 
   bool check(int64_t now) {
     last_stray_check_ns_ = now;
-    context_.housekeeping();
+    if (auto kept = context_.housekeeping(); !kept) return fail(std::move(kept).error());
     for (Link* link : context_.incoming())
       if (run_.check_stray(*link)) return fail(run_.error());
     const int64_t idle_ns = now - since_ns_;
     if (auto alike = context_.check_stalled(idle_ns); !alike) return fail(std::move(alike).error());
-    auto in_time = long_wait_.check(idle_ns);
-    return in_time || fail(std::move(in_time).error());
+    return check_limit(idle_ns);
+  }
+
+  bool check_limit(int64_t idle_ns) {
+    if (idle_ns > next_warning_ns_) {
+      next_warning_ns_ *= 2;
+      waited_for_ = run_.blockers().text();
+      log(LogLevel::kWarn, "no progress for %lld s: %s", static_cast<long long>(idle_ns / 1'000'000'000),
+          whom_and_why().c_str());
+    }
+    const double limit = policy_.op_timeout_seconds;
+    if (static_cast<double>(idle_ns) * 1e-9 < limit) return true;
+    return fail(
+        {Code::kTimeout, format("no progress for %.0f s (TUTTI_OP_TIMEOUT): %s", limit, whom_and_why().c_str())});
+  }
+  std::string whom_and_why() {
+    const std::string why = context_.why_waiting();
+    return "waiting for " + run_.blockers().text() + (why.empty() ? "" : "; " + why);
+  }
+  // Follows up on warnings that it might not.
+  [[gnu::cold]] void tell_of_going_on() {
+    log(LogLevel::kWarn, "continued after %.1f s without progress, waiting for %s: slow, but not lost",
+        static_cast<double>(now_ns() - since_ns_) * 1e-9, waited_for_.c_str());
+    next_warning_ns_ = kFirstWarningNs;
   }
 
   void sleep() {
@@ -145,7 +166,7 @@ class Idle {
     if (run_.blockers().prepare_sleep(&sleepers)) {
       fds.clear();
       fds.push_back({context_.wake_fd(), POLLIN, 0});
-      uint64_t most_ns = kSleepNs;
+      uint64_t most_ns = context_.missing_links() > 0 ? kConnectingSleepNs : kSleepNs;
       for (const auto& [link, wait] : sleepers) {
         fds.push_back({wait.fd, wait.events, 0});
         for (uint32_t i = 0; i < wait.n_more; i++) fds.push_back({wait.more[i].fd, wait.more[i].events, 0});
@@ -166,16 +187,22 @@ class Idle {
   int turns_ = 0;
   bool looked_again_ = false;
   int64_t awake_ns_ = 0;  // how long to stay awake; 0: not decided yet
-  int64_t since_ns_ = 0, last_stray_check_ns_ = 0;
-  LongWait long_wait_;
+  int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = kFirstWarningNs;
+  std::string waited_for_;  // in the last warning
   Error error_;
 };
 
 Result<void> run_to_end(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {
   Idle idle(run, context, policy, meanwhile);
+  size_t missing = context.missing_links();
   Run::Poll state = run.advance();
   while (state == Run::Poll::kProgress || (state == Run::Poll::kIdle && idle.turn())) {
     if (state == Run::Poll::kProgress) idle.reset();
+    if (missing > 0) {
+      TUTTI_TRY(context.housekeeping());
+      const size_t before = std::exchange(missing, context.missing_links());
+      if (missing < before) idle.reset();
+    }
     state = run.advance();
   }
   if (state == Run::Poll::kDone) {
@@ -186,29 +213,6 @@ Result<void> run_to_end(Run& run, WaitContext& context, const WaitPolicy& policy
 }
 
 }  // namespace
-
-Result<void> LongWait::check(int64_t idle_ns) {
-  if (idle_ns > next_warning_ns_) {
-    next_warning_ns_ *= 2;
-    waited_for_ = run_.blockers().text();
-    log(LogLevel::kWarn, "no progress for %lld s: %s", static_cast<long long>(idle_ns / 1'000'000'000),
-        whom_and_why().c_str());
-  }
-  if (static_cast<double>(idle_ns) * 1e-9 < limit_seconds_) return {};
-  return Error{Code::kTimeout,
-               format("no progress for %.0f s (TUTTI_OP_TIMEOUT): %s", limit_seconds_, whom_and_why().c_str())};
-}
-
-std::string LongWait::whom_and_why() {
-  const std::string why = context_.why_waiting();
-  return "waiting for " + run_.blockers().text() + (why.empty() ? "" : "; " + why);
-}
-
-[[gnu::cold]] void LongWait::tell_of_going_on(int64_t since_ns) {
-  log(LogLevel::kWarn, "continued after %.1f s without progress, waiting for %s: slow, but not lost",
-      static_cast<double>(now_ns() - since_ns) * 1e-9, waited_for_.c_str());
-  next_warning_ns_ = kFirstWarningNs;
-}
 
 // After any error, even out of memory half-way, the caller's buffers belong to the caller again.
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {

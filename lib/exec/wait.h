@@ -38,38 +38,15 @@ class WaitContext {
   virtual int wake_fd() = 0;  // readable once interrupted
   // Every link on which some peer could send this rank something.
   virtual const std::vector<Link*>& incoming() = 0;
-  // Now and then while idle: lets in peers that want to connect for a later operation.
-  virtual void housekeeping() = 0;
+  // How many links the operation still lacks, which housekeeping() makes.
+  virtual size_t missing_links() = 0;
+  // Now and then while idle, and in every turn while links are missing: lets in peers that want to connect.
+  virtual Result<void> housekeeping() = 0;
   // Likewise, after this long without progress: an error if another rank has called something else, because then all
   // ranks may be waiting and none sending.
   virtual Result<void> check_stalled(int64_t /*idle_ns*/) { return {}; }
   // A sentence for people: which rank this rank waits for, and why; empty if that is not known.
   virtual std::string why_waiting() { return {}; }
-};
-
-// How long an operation waits without progress: logged after 3 s, and again after twice as long each time; an error
-// after the limit. Both say whom it waits for, and why.
-class LongWait {
- public:
-  LongWait(const Run& run, WaitContext& context, double limit_seconds)
-      : run_(run), context_(context), limit_seconds_(limit_seconds) {}
-  Result<void> check(int64_t idle_ns);
-  // It goes on, after no progress since then: follows up on warnings that it might not.
-  void end(int64_t since_ns) {
-    if (next_warning_ns_ > kFirstWarningNs) [[unlikely]]
-      tell_of_going_on(since_ns);
-  }
-
- private:
-  static constexpr int64_t kFirstWarningNs = 3'000'000'000;
-  std::string whom_and_why();
-  void tell_of_going_on(int64_t since_ns);
-
-  const Run& run_;
-  WaitContext& context_;
-  const double limit_seconds_;
-  int64_t next_warning_ns_ = kFirstWarningNs;
-  std::string waited_for_;  // in the last warning
 };
 
 // Other work of the caller, done while no message arrives.
@@ -79,7 +56,9 @@ class Meanwhile {
   virtual bool step() = 0;  // a few microseconds of it; false if nothing is left
 };
 
-// Runs to the end. A link's error is returned as it is; the caller may know a deeper cause.
+// Runs to the end. A wait without progress is logged after 3 s, and again after twice as long each time; after the
+// limit it is an error: both say whom it waits for, and why. A link's error is returned as it is; the caller may know a
+// deeper cause.
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile = nullptr);
 
 }  // namespace tutti

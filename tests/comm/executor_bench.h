@@ -81,13 +81,19 @@ struct Bench {
 struct Context final : WaitContext {
   bool ended = false;
   int housekeepings = 0;
+  size_t missing = 0;
+  std::function<Result<void>()> on_housekeeping;
   std::string why;
   std::vector<Link*> links;
   bool interrupted() override { return ended; }
   Error interruption() override { return {Code::kRemoteError, "the group has ended"}; }
   int wake_fd() override { return -1; }
   const std::vector<Link*>& incoming() override { return links; }
-  void housekeeping() override { housekeepings++; }
+  size_t missing_links() override { return missing; }
+  Result<void> housekeeping() override {
+    housekeepings++;
+    return on_housekeeping ? on_housekeeping() : Result<void>();
+  }
   std::string why_waiting() override { return why; }
 };
 

@@ -95,6 +95,48 @@ TEST_CASE("executor: an operation that goes on again and again may take longer t
   CHECK(bench.from.releases == 4);
 }
 
+TEST_CASE("executor: an operation whose links are made one by one may take longer than its limit") {
+  Bench bench;
+  Context context;
+  constexpr double kLimitSeconds = 1.5;
+  context.missing = 4;
+  bench.add_lane({bench.receive()});
+  context.on_housekeeping = [&]() -> Result<void> {
+    if (context.missing == 0 || context.housekeepings % 20 != 0) return {};
+    usleep(500'000);
+    if (--context.missing == 0) bench.from.messages.push_back(bench.message(bench.theirs.data()));
+    return {};
+  };
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {bench.yields, kLimitSeconds});
+  INFO((result ? "" : result.error().message));
+  CHECK(result);
+}
+
+TEST_CASE(
+    "executor: links are made though other messages arrive all the time, and one that cannot be made is an error") {
+  Bench bench;
+  Context context;
+  context.missing = 1;
+  const bool fails = GENERATE(false, true);
+  bench.add_lane(std::vector<BoundStep>(64, bench.receive()));
+  int looks = 0;
+  bench.from.on_peek = [&] {
+    if (++looks % 2 != 0) bench.from.messages.push_back(bench.message(bench.theirs.data()));
+  };
+  context.on_housekeeping = [&]() -> Result<void> {
+    if (fails) return Error{Code::kRemoteError, "no transport reaches rank 5", 5};
+    context.missing = 0;
+    return {};
+  };
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {bench.yields, 5});
+  CHECK(context.housekeepings == 1);
+  CHECK(context.missing == (fails ? 1 : 0));
+  CHECK((fails ? !result && result.error().culprit_rank == 5 : bool(result)));
+  CHECK((bench.from.revokes > 0) == fails);
+}
+
 TEST_CASE("executor: an operation that comes to nothing for its limit says so") {
   Bench bench;
   Context context;
