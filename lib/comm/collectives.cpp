@@ -29,7 +29,12 @@ Blocks blocks_of(const Operation& operation) {
 }  // namespace
 
 Result<void> Collectives::connect(Deadline deadline, const std::function<bool()>& gives_up) {
-  for (const Algo algo : kFirst) TUTTI_TRY(add_program(key_of(algo), deadline, gives_up));
+  const auto has_ended = [&] { return monitor_.failed() || gives_up(); };
+  for (const Algo algo : kFirst) {
+    TUTTI_TRY(links_.connect(add_program(key_of(algo)).schedule, deadline, has_ended));
+    TUTTI_TRY(monitor_.async_error());
+    if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
+  }
   return {};
 }
 
@@ -108,30 +113,26 @@ Result<void> Collectives::agree(const Call& call) {
   return drive_program(programs_.at(key_of(kFirst[0])), call, Operation{});
 }
 
-// An operation's first use of an algorithm and root may need links that do not exist yet. Before waiting for a peer to
-// make them, all ranks agree that they are in the same call, so a mismatch is found here too.
+// An operation's first use of an algorithm and root may need links that do not exist yet, which are made while it runs.
+// Before waiting for a peer to make them, all ranks agree that they are in the same call, so a mismatch is found here
+// too.
 Result<Program*> Collectives::find_program(const Call& call, uint64_t bytes) {
   const uint32_t lanes = lanes_of(call.collective, call.algo, bytes, me_.planner->facts());
   const bool finalizes = call.collective == Collective::kFinalize;  // makes no links
   const ProgramKey key = finalizes ? key_of(kFirst[0]) : ProgramKey{call.collective, call.algo, lanes, call.root};
-  if (!programs_.contains(key)) {
-    TUTTI_TRY(agree(call));
-    TUTTI_TRY(add_program(key, monitor_.begun().limit.within_seconds(me_.options.op_timeout_seconds)));
-  }
-  return &programs_.at(key);  // map elements never move
+  if (const auto found = programs_.find(key); found != programs_.end()) return &found->second;
+  TUTTI_TRY(agree(call));
+  return &add_program(key);
 }
 
-Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up) {
+Program& Collectives::add_program(const ProgramKey& key) {
   const auto& [collective, algo, lanes, root] = key;
   Schedule schedule = me_.planner->schedule(collective, algo, root, lanes);
-  const auto has_ended = [&] { return monitor_.failed() || (gives_up && gives_up()); };
-  TUTTI_TRY(links_.connect(schedule, deadline, has_ended));
-  TUTTI_TRY(monitor_.async_error());
-  if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
-  Program& program = programs_[key];
+  links_.request(schedule);
+  Program& program = programs_[key];  // map elements never move
   program = bind_program(std::move(schedule), me_.sizes, std::bind_front(&LinkPool::find, &links_));
   scratch_bytes_ += program.scratch_bytes;
-  return {};
+  return program;
 }
 
 std::string Collectives::explain(const Call& call) const {

@@ -71,7 +71,8 @@ class Collectives {
   [[gnu::noinline]] Result<void> work_out(const Operation& operation);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Result<Program*> find_program(const Call& call, uint64_t bytes);
-  Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
+  // Its links may be missing still.
+  Program& add_program(const ProgramKey& key);
   SmallRun::Turns turns() {
     Yielding& yielding = links_.yielding();
     return yielding.begin_operation() ? SmallRun::Turns{kYields, &yielding} : SmallRun::Turns{kSpins, nullptr};

@@ -1,4 +1,5 @@
 // Where a limit of the kernel is reached all ranks get an error at once that names the limit.
+#include <linux/filter.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -51,16 +52,24 @@ rlim_t open_now() {
   return n - 1;  // without the one that reads this folder
 }
 
-// Where this process has sockets that accept connections from other hosts.
-std::string listening_beyond_loopback() {
-  std::string found;
+// The sockets of this process that accept connections.
+std::vector<int> listening_sockets() {
+  std::vector<int> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = atoi(entry.path().filename().c_str());
     int listens = 0;
     socklen_t bytes = sizeof listens;
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) continue;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens != 0) found.push_back(fd);
+  }
+  return found;
+}
+
+// Where it has some for other hosts.
+std::string listening_beyond_loopback() {
+  std::string found;
+  for (const int fd : listening_sockets()) {
     sockaddr_storage address{};
-    bytes = sizeof address;
+    socklen_t bytes = sizeof address;
     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
     if (address.ss_family == AF_UNIX) continue;
     char host[NI_MAXHOST] = "";
@@ -242,6 +251,36 @@ TEST_CASE("ranks of one process count the descriptors that they take together, a
   CHECK(counted > 0);
 }
 #endif
+
+// The network drops what would make it: no connection is refused.
+TEST_CASE("a collective whose new link does not come ends after the limit of operations, and names that", "[waits]") {
+  const std::string said = in_limited_child([] {
+    setenv("TUTTI_TRANSPORTS", "tcp", 1);
+    setenv("TUTTI_ALGO", "direct", 1);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.opTimeoutSeconds = 1;
+    std::string text;
+    std::atomic<int> n_there = 0;
+    std::atomic<bool> drops = false;
+    const auto outcomes = run_threads(4, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+      n_there++;
+      while (rank == 0 && n_there < 4) usleep(1000);
+      sock_filter nothing = {BPF_RET | BPF_K, 0, 0, 0};
+      const sock_fprog none{1, &nothing};
+      for (const int fd : rank == 0 ? listening_sockets() : std::vector<int>())
+        setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &none, sizeof none);
+      if (rank == 0) drops = true;
+      while (!drops) usleep(1000);
+      float one = 1, sum = 0;
+      outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiFloat, tuttiSum, comm, nullptr));
+    });
+    for (const Outcome& outcome : outcomes) text += std::to_string(outcome.code) + ": " + outcome.message + "\n";
+    return text;
+  });
+  INFO(said);
+  CHECK(contains(said, std::to_string(tuttiTimeout) + ": no progress for 1 s (TUTTI_OP_TIMEOUT): waiting for rank "));
+  CHECK_FALSE(contains(said, "0: \n"));
+}
 
 TEST_CASE("ranks that share a process have the descriptors that their communicators count, and no others",
           "[processes]") {
