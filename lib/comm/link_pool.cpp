@@ -10,6 +10,10 @@
 namespace tutti {
 namespace {
 
+// Links that the ranks of a process make at the same time, if few at a time are enough. Each may take four descriptors
+// until it is made: both ends' sockets and memory.
+constexpr size_t kFewAtOnce = 64;
+
 // Calls visit(name, sends) for each link that the schedule uses.
 template <class Visit>
 void for_each_link(const Schedule& schedule, Visit&& visit) {
@@ -54,11 +58,12 @@ Link& LinkPool::place_in(Links& links, const Name& name) const {
   return *place;
 }
 
-void LinkPool::request(const Schedule& schedule, bool delivers) {
+void LinkPool::request(const Schedule& schedule, bool all_at_once, bool delivers) {
+  most_at_once_ = all_at_once ? SIZE_MAX : std::max<size_t>(1, kFewAtOnce / me_.roster->ranks_of_process.size());
   for_each_link(schedule, [&](const Name& name, bool sends) {
     if (place_in(sends ? sends_ : recvs_, name).is_made()) return;
-    if (sends && !attempts_.contains(name))
-      attempts_.try_emplace(name, config_of(name), (*me_.roster)[name.first].addresses, delivers);
+    if (sends && std::ranges::find(attempts_, name, &std::pair<Name, LinkAttempt>::first) == attempts_.end())
+      attempts_.emplace_back(name, LinkAttempt(config_of(name), (*me_.roster)[name.first].addresses, delivers));
     if (!sends && std::find(awaited_.begin(), awaited_.end(), name) == awaited_.end()) awaited_.push_back(name);
   });
 }
@@ -67,7 +72,7 @@ void LinkPool::request(const Schedule& schedule, bool delivers) {
 Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& stops,
                                bool delivers) {
   constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
-  request(schedule, delivers);
+  request(schedule, false, delivers);
   uint32_t pause_us = kFirstUs;
   while (missing() > 0) {
     TUTTI_TRY_ASSIGN(const bool progress, advance());
@@ -86,10 +91,12 @@ Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, cons
 
 Result<bool> LinkPool::advance() {
   TUTTI_TRY_ASSIGN(bool progress, accept_all());
-  for (auto i = attempts_.begin(); i != attempts_.end();) {
+  size_t under_way = 0;
+  for (auto i = attempts_.begin(); i != attempts_.end() && under_way < most_at_once_;) {
     TUTTI_TRY_ASSIGN(const bool ready, i->second.advance(endpoints_));
     if (!ready) {
       ++i;
+      ++under_way;
       continue;
     }
     Link& place = place_in(sends_, i->first);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,8 +24,10 @@ class LinkPool {
 
   // Notes which links of `schedule` must be made: keep_up() makes them, offers the outgoing ones and waits for the
   // incoming ones. From now on find() returns them, even before they are made, when they take and deliver nothing.
+  // `all_at_once`: else few at a time, in the order of the schedule, so that many ranks of one process do not run out
+  // of descriptors; for operations that all ranks are in, because a peer that is not holds up the links after its own.
   // `delivers`: only transports that move data between devices.
-  void request(const Schedule& schedule, bool delivers = false);
+  void request(const Schedule& schedule, bool all_at_once = false, bool delivers = false);
   size_t missing() const { return attempts_.size() + awaited_.size(); }  // how many requested links are not made yet
   // Requests the links of `schedule` and waits until they are made. `stops`: whether to stop early, without an error:
   // the caller has to find that.
@@ -74,7 +77,8 @@ class LinkPool {
   const Membership& me_;
   Endpoints endpoints_;
   Links sends_, recvs_;
-  std::map<Name, LinkAttempt> attempts_;
+  std::list<std::pair<Name, LinkAttempt>> attempts_;
+  size_t most_at_once_ = 0;  // of the attempts
   std::vector<Name> awaited_;
   std::vector<Link*> incoming_;
   int64_t counted_ns_ = 0;

@@ -126,7 +126,7 @@ Result<void> Messages::pass_between_gpus(const Operation& operation, const std::
 Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   const bool on_device = how.on_device != nullptr;
   const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, how.first_channel);
-  links_.request(schedule, on_device);
+  links_.request(schedule, how.doing != Standing::Doing::kCalls, on_device);
   const MessageSizes sizes = on_device ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : me_.sizes;
   Program program = bind_program(schedule, sizes, std::bind_front(&LinkPool::find, &links_));
   program.step_by_step = true;

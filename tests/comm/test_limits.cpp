@@ -252,6 +252,19 @@ TEST_CASE("ranks of one process count the descriptors that they take together, a
 }
 #endif
 
+// Each pair of ranks needs some for a moment, to meet: all pairs at once would need more than a thousand.
+TEST_CASE("many ranks of one process link all pairs with few descriptors", "[processes]") {
+  constexpr int kRanks = 24;
+  bool all = true;
+  const std::string said = in_limited_child([&] {
+    setenv("TUTTI_ALGO", "direct", 1);
+    limit(RLIMIT_NOFILE, open_now() + 600);
+    const std::string wrong = sum_in_threads(kRanks, nullptr, "none", &all);
+    return wrong + (all ? "" : "some failed");
+  });
+  CHECK(said == "");
+}
+
 // The network drops what would make it: no connection is refused.
 TEST_CASE("a collective whose new link does not come ends after the limit of operations, and names that", "[waits]") {
   const std::string said = in_limited_child([] {
