@@ -23,6 +23,7 @@ constexpr uint64_t kBlindSleepNs = 1'000'000;       // if a transport has nothin
 constexpr uint64_t kConnectingSleepNs = 5'000'000;  // then looks for links again: a thousand ranks may do so
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 3'000'000'000;
+constexpr int64_t kLongestLookNs = 1'000'000'000;
 
 // Links may wait for the same descriptors, and poll(2) takes no more entries than a process may have descriptors.
 void merge(std::vector<pollfd>* fds) {
@@ -123,7 +124,9 @@ class Idle {
   }
 
   bool check(int64_t now) {
-    last_stray_check_ns_ = now;
+    // Time in which this process did not run, as when its whole job was stopped, is not counted: sleeps are far
+    // shorter.
+    since_ns_ += std::max<int64_t>(0, now - std::exchange(last_stray_check_ns_, now) - kLongestLookNs);
     if (auto kept = context_.housekeeping(); !kept) return fail(std::move(kept).error());
     for (Link* link : context_.incoming())
       if (run_.check_stray(*link)) return fail(run_.error());

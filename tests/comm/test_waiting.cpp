@@ -1,6 +1,8 @@
 // A rank that waits leaves the CPU to others.
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -285,4 +287,37 @@ TEST_CASE("a group of messages that goes on may wait for a link longer than the 
     }
     all.arrive_and_wait();
   }));
+}
+
+// As by ^Z or a batch system that suspends the job.
+TEST_CASE("time in which all ranks are stopped is no wait without progress", "[processes]") {
+  struct Stage {
+    std::atomic<int> n_ready{0};
+    std::atomic<bool> goes{false};
+  };
+  void* const memory = mmap(nullptr, sizeof(Stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  Stage& stage = *new (memory) Stage;
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.opTimeoutSeconds = 3;
+  Processes ranks(
+      2,
+      [&stage](int rank, tuttiComm_t comm, Outcome& outcome) {
+        outcome.take(tuttiBarrier(comm, nullptr));
+        stage.n_ready++;
+        while (rank == 1 && !stage.goes) usleep(1000);
+        outcome.take(tuttiBarrier(comm, nullptr));
+      },
+      &config);
+  const bool are_ready = test::until([&] { return stage.n_ready == 2; });
+  usleep(200'000);  // until rank 0 waits
+  for (const int rank : {0, 1}) kill(ranks.pid(rank), SIGSTOP);
+  usleep(5'000'000);
+  for (const int rank : {0, 1}) kill(ranks.pid(rank), SIGCONT);
+  usleep(300'000);  // rank 0 looks at the time
+  stage.goes = true;
+  const auto outcomes = ranks.wait();
+  munmap(memory, sizeof(Stage));
+  CHECK(are_ready);
+  require_success(outcomes);
 }
