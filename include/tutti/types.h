@@ -144,7 +144,7 @@ typedef struct {
   size_t size;            /* sizeof(tuttiCommMemStats_t) */
   size_t links;           /* one-way data connections, made when an operation first needs them */
   size_t linkBytes;       /* bytes of the links' slots; a link in shared memory counts on both ranks */
-  size_t scratchBytes;    /* buffers for intermediate data of operations */
+  size_t scratchBytes;    /* buffers for intermediate data of operations, except in GPU memory */
   size_t registeredBytes; /* bytes of buffers registered with the communicator */
   size_t descriptors;     /* file descriptors of its own: one per transport and one per link (in shared memory only to
                              another process), whatever addresses and connections these have; one for each connection

@@ -107,7 +107,7 @@ std::string Communicator::explain_wait() const {
 }
 
 Communicator::Holdings Communicator::holdings() const {
-  return {links_.links(), links_.link_bytes(), collectives_.scratch_bytes(),
+  return {links_.links(), links_.link_bytes(), collectives_.scratch_bytes() + quantised_.scratch_bytes(),
           links_.descriptors() + monitor_.watch().descriptors()};
 }
 

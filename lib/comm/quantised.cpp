@@ -220,6 +220,7 @@ Result<void> QuantisedSums::run(const Operation& operation) {
   char* const quantised = is_quantised ? static_cast<char*>(operation.quantised) : quantised_.data();
   const size_t others_bytes = static_cast<size_t>(n_ranks - 1) * cut.bytes(rank);
   if (others_.size() < others_bytes) others_.resize(others_bytes);
+  scratch_bytes_ = quantised_.size() + others_.size();
 
   const Own own{static_cast<const char*>(operation.input), static_cast<char*>(operation.errors)};
   const SlicedSum::Buffers buffers{quantised, others_.data(), is_quantised ? own : own.from(cut.begin(rank)),

@@ -2,6 +2,7 @@
 // hands the sums to everybody. Belongs to the thread whose turn it is.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "comm/collectives.h"
@@ -14,6 +15,7 @@ class QuantisedSums {
   QuantisedSums(const Membership& me, Monitor& monitor, Collectives& collectives, Messages& messages)
       : me_(me), monitor_(monitor), collectives_(collectives), messages_(messages) {}
   Result<void> run(const Operation& operation);
+  size_t scratch_bytes() const { return scratch_bytes_; }  // any thread
 
  private:
   const Membership& me_;
@@ -22,6 +24,7 @@ class QuantisedSums {
   Messages& messages_;
   bool has_agreed_ = false;               // whether all ranks have agreed that they quantise
   std::vector<char> quantised_, others_;  // kept for the next operation
+  std::atomic<size_t> scratch_bytes_{0};  // of both
 };
 
 }  // namespace tutti

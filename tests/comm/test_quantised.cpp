@@ -257,6 +257,20 @@ TEST_CASE("error feedback forgets what is not finite") {
   }));
 }
 
+TEST_CASE("what quantised sums keep for the next one counts as memory of the communicator") {
+  constexpr size_t kCount = 1 << 16;
+  require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<float> data(kCount, 1.0f);
+    tuttiCommMemStats_t before = TUTTI_COMM_MEM_STATS_INITIALIZER, after = before;
+    outcome.take(tuttiCommMemStats(comm, &before));
+    outcome.take(tuttiAllReduceQuantized(data.data(), data.data(), kCount, tuttiFloat32, tuttiSum, tuttiInt8, 64,
+                                         nullptr, comm, nullptr));
+    outcome.take(tuttiCommMemStats(comm, &after));
+    // A byte for each element, and for each of the other rank's in this rank's half.
+    outcome.wrong += after.scratchBytes < before.scratchBytes + kCount + kCount / 2;
+  }));
+}
+
 TEST_CASE("what cannot be quantised is refused") {
   require_success(run_threads(1, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
     float data[64] = {};
