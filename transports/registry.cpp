@@ -19,6 +19,7 @@ const tuttiTransport kNoTransport = {
     .struct_bytes = sizeof(tuttiTransport),
     .name = "none yet",
     .link_poll = [](tuttiLink*, tuttiLinkState*, tuttiTransportError*) { return tuttiInProgress; },
+    // Who lacks a link goes on making it, so nothing need be looked for here.
     .wait_begin = [](tuttiLink*, tuttiWait* wait) { return wait->at_most_ns = UINT64_MAX, 1; },
     .acquire = [](tuttiLink*, const void*, uint32_t, tuttiPosting, void**) { return TUTTI_NO_ROOM; },
     .peek = [](tuttiLink*, tuttiMessage*) { return 0; },
