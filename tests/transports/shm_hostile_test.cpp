@@ -198,6 +198,7 @@ TEST_CASE("shm: a peer is told of so many blocks as it maps, and no more") {
   while (blocks.size() <= kMost && share_one_more()) continue;
   CHECK(blocks.size() == kMost + 1);
   SharedMemory::free(std::exchange(blocks[0], nullptr));
+  mine.tell_news();
   CHECK(share_one_more());  // one is forgotten, so there is room
   for (void* block : blocks) SharedMemory::free(block);
   setrlimit(RLIMIT_NOFILE, &before);

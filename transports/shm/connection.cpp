@@ -57,15 +57,15 @@ char* PeerMemory::find(uint64_t block, uint64_t offset, uint64_t bytes) const {
   return found->second.data + offset;
 }
 
-bool OwnMemory::has(const void* data, size_t bytes, int socket) {
-  forget_removed(socket);
+bool OwnMemory::has(const void* data, size_t bytes) {
+  if (owes_news()) block_ = nullptr;
   if (block_ && block_->contains(data, bytes)) return true;
   block_ = SharedMemory::find(data, bytes);
   return block_ != nullptr;
 }
 
 bool OwnMemory::describe(const void* data, size_t bytes, int socket, uint32_t* where, uint64_t* at) {
-  if (!has(data, bytes, socket) || !has_number(block_->id)) return false;
+  if (!has(data, bytes) || !has_number(block_->id)) return false;
   const uint32_t number = kFirstBlock + static_cast<uint32_t>(block_->id);
   *where = number;
   *at = reinterpret_cast<uintptr_t>(data) - block_->begin;
@@ -76,7 +76,7 @@ bool OwnMemory::describe(const void* data, size_t bytes, int socket, uint32_t* w
   return true;
 }
 
-void OwnMemory::forget_removed(int socket) {
+void OwnMemory::tell_news(int socket) {
   const uint64_t removals = SharedMemory::removals();
   if (removals_told_ == removals) return;
   block_ = nullptr;
@@ -101,7 +101,6 @@ void Connection::look() {
     gone_ = local_->other_has_left();
     return;
   }
-  ours_.forget_removed(socket_.get());  // nothing else does if no more memory is exposed
   while (!gone_) {
     char what = 0;
     Fd descriptor;

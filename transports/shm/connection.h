@@ -60,11 +60,13 @@ class OwnMemory {
   // more.
   static bool has_number(uint64_t id) { return id <= UINT32_MAX - kFirstBlock; }
   // Whether there is a block that has all of these bytes.
-  bool has(const void* data, size_t bytes, int socket);
+  bool has(const void* data, size_t bytes);
   // Sets *where and *at to these bytes' block and offset, once the peer knows the block: false if it cannot be told.
   bool describe(const void* data, size_t bytes, int socket, uint32_t* where, uint64_t* at);
-  // Tells the peer which blocks are gone; those for which the socket has no room now, the next time.
-  void forget_removed(int socket);
+  // Whether the peer has not been told of all blocks that are gone.
+  bool owes_news() const { return removals_told_ != SharedMemory::removals(); }
+  // Tells it, so that it unmaps them; of those for which the socket has no room now, the next time.
+  void tell_news(int socket);
 
  private:
   std::shared_ptr<const SharedBlock> block_;  // the last block found
@@ -90,7 +92,7 @@ class Connection {
       ring(sleeps);
   }
   int fd() const { return local_ ? local_->fd() : socket_.get(); }  // to sleep on
-  void look();  // drains the socket, notes whether the peer has gone, and tells it which blocks are gone
+  void look();  // drains the socket and notes whether the peer has gone
   // Only after a sleep: all links share the bell, and hushing it earlier may swallow another link's ring.
   void look_after_sleep() {
     if (local_) local_->hush();
@@ -104,12 +106,15 @@ class Connection {
   Error gone() const { return closed_by(peer_, "shared-memory"); }
 
   // Whether the peer can access this memory, whose contents need not be there yet.
-  bool may_describe(const void* data, uint32_t bytes) { return local_ || ours_.has(data, bytes, socket_.get()); }
+  bool may_describe(const void* data, uint32_t bytes) { return local_ || ours_.has(data, bytes); }
   // Sets *where and *at to a reference by which the peer can locate() this memory: false if it cannot access it.
   bool describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at);
   // Where the peer's memory with this reference is mapped here, or null.
   char* locate(uint32_t where, uint64_t at, uint32_t bytes);
   const std::string& why_not() const { return theirs_.why_not(); }
+  // Of memory that is gone here: not while the peer may be reading there.
+  bool owes_news() const { return ours_.owes_news(); }
+  void tell_news() { ours_.tell_news(socket_.get()); }
 
  private:
   [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps) const;

@@ -66,6 +66,7 @@ SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const 
 Result<bool> SendLink::poll() {
   if (connection_.is_open()) {
     connection_.look_sometimes();
+    tell_news();  // nothing else does if no more memory is exposed
     if (connection_.is_gone()) return connection_.gone();
     return true;
   }
@@ -166,6 +167,7 @@ int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(line_);
   if (data != nullptr) {
     if (has_access_) end_access();
+    tell_news();
     if (!connection_.describe(data, bytes, &line.where, &line.at)) return 0;
     chosen_.reset();
     last_exposed_ = messages_ + 1;
@@ -220,6 +222,12 @@ uint32_t SendLink::unsent() {
   return last_exposed_ > released_seen_ ? static_cast<uint32_t>(last_exposed_ - released_seen_) : 0;
 }
 
+// Memory that the peer has not read may be gone here: the communicator that it was registered with may be destroyed
+// while another one sends it. To be told would make the peer unmap it.
+void SendLink::tell_news() {
+  if (connection_.owes_news() && unsent() == 0) connection_.tell_news();
+}
+
 // A peer that continues later finds that what it has read was revoked: see poll().
 void SendLink::revoke() {
   end_access();
@@ -251,6 +259,7 @@ RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchang
 
 Result<bool> RecvLink::poll() {
   connection_.look_sometimes();
+  connection_.tell_news();
   // Messages published before the peer left must still be read.
   if (connection_.is_gone() && !message_is_there()) return connection_.gone();
   if (has_access_ && theirs().was_revoked()) return unreadable("its operation has failed there");

@@ -75,6 +75,7 @@ class SendLink final : public ShmHalf {
   bool slot_is_free(uint32_t bytes) { return messages_ - released_seen_ < segment_.slots() || finds_room(bytes); }
   [[gnu::noinline]] bool finds_room(uint32_t bytes);
   uint32_t unsent();
+  void tell_news();
   char* posted_place(uint32_t bytes);
   char* choose_payload(uint32_t bytes);
   char* chosen_payload() const;
