@@ -18,10 +18,10 @@
 #include "base/clock.h"
 #include "base/dial.h"
 #include "base/fd.h"
+#include "base/local_pipe.h"
 #include "base/secure_channel.h"
 #include "group/bootstrap_wire.h"
 #include "group/heartbeat.h"
-#include "group/local_pipe.h"
 
 namespace tutti {
 

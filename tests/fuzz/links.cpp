@@ -118,7 +118,7 @@ void map_shared_memory(Input& in) {
   auto view = shm::Segment::map(memfd, kSlots, kSlotBytes);
   expect(segment && view, "there is shared memory");
   shm::RecvLink link(1, std::move(sockets.ours), std::move(segment).value(), std::make_shared<shm::Exchange>(),
-                     nullptr);
+                     std::make_shared<Fd>());
   for (uint64_t published = 0; !in.done();) {
     switch (in.below(4)) {
       case 0: say_notice(sockets.theirs, in); break;
@@ -158,7 +158,7 @@ struct Prey {
     static Acceptor acceptor(only(std::move(listen_unix_abstract(name)).value()), Key{}, HelloKind::kShm, 1);
     const tuttiLinkConfig config{sizeof config, 1, 0, kSlots, kSlotBytes, 0};
     link.emplace(Dialer::Call{Key{}, HelloKind::kShm, 0, 1, to_hello_args(config)}, unix_abstract_address(name), config,
-                 std::make_shared<shm::Exchange>(), std::make_shared<shm::Bell>());
+                 std::make_shared<shm::Exchange>(), std::make_shared<Fd>());
     while (!socket) {
       expect(static_cast<bool>(link->poll()), "a receiver is found");
       if (auto accepted = acceptor.next()) socket = std::move(accepted->fd);

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/local_pipe.h"
 #include "catch.h"
-#include "group/local_pipe.h"
 #include "sanitized.h"
 
 using namespace tutti;
@@ -186,8 +186,10 @@ TEST_CASE("ranks of one process talk without a socket, and know when the other e
   one->write("early");
   LocalPipe elsewhere(8, 5, 3, [] {});  // in another group
   CHECK(elsewhere.read(bytes, 8) == -1);
+  CHECK_FALSE(one->has_met());
   int woken_too = 0;
   auto other = std::make_unique<LocalPipe>(7, 5, 3, [&] { woken_too++; });
+  CHECK((one->has_met() && other->has_met()));
   CHECK(other->read(bytes, 3) == 3);
   CHECK(other->read(bytes, 8) == 2);
   CHECK(other->read(bytes, 8) == -1);
@@ -197,6 +199,7 @@ TEST_CASE("ranks of one process talk without a socket, and know when the other e
   CHECK(woken_too == 1);
   one.reset();
   CHECK(woken_too == 2);
+  CHECK(other->has_met());
   CHECK(other->read(bytes, 8) == 4);  // what was written before
   CHECK(other->read(bytes, 8) == 0);
   other->write("x");
@@ -209,6 +212,7 @@ TEST_CASE("ranks of one process talk without a socket, and know when the other e
 TEST_CASE("who finds that the other end came and went before it talks to nobody") {
   LocalPipe(9, 0, 1, [] {}).write("x");
   LocalPipe late(9, 1, 0, [] {});
+  CHECK_FALSE(late.has_met());
   char bytes[8];
   CHECK(late.read(bytes, 8) == -1);
 }

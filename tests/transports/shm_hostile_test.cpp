@@ -183,9 +183,9 @@ TEST_CASE("shm: a peer is told of so many blocks as it maps, and no more") {
   }
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-  Connection mine(1, false), theirs(0, false);
-  mine.open(Fd(ends[0]), nullptr);
-  theirs.open(Fd(ends[1]), nullptr);
+  Connection mine(1, false, nullptr), theirs(0, false, nullptr);
+  mine.open(Fd(ends[0]));
+  theirs.open(Fd(ends[1]));
   std::vector<void*> blocks;
   const auto share_one_more = [&] {
     uint32_t where = 0;

@@ -1,5 +1,6 @@
 #include "transports/shm/connection.h"
 
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,9 +89,21 @@ void OwnMemory::tell_news(int socket) {
   if (has_room) removals_told_ = removals;
 }
 
+void Connection::meet(uint64_t id, int end, const Fd& socket) {
+  ucred credentials{};  // the kernel's word, which the peer cannot fake
+  socklen_t bytes = sizeof credentials;
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 || credentials.pid != getpid())
+    return;
+  if (!*bell_) bell_->reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!*bell_) return;
+  // If the write fails, the eventfd's counter is full: the bell has been rung often enough.
+  const auto ring = [bell = bell_] { (void)eventfd_write(bell->get(), 1); };
+  local_ = std::make_unique<LocalPipe>(id, end, 1 - end, ring);
+}
+
 void Connection::ring(std::atomic<uint32_t>& sleeps) const {
   if (sleeps.exchange(0) == 0) return;
-  if (local_) return local_->ring_other();
+  if (local_) return local_->write("");
   // A full socket holds rings enough; a dead peer is noticed by poll.
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -98,7 +111,8 @@ void Connection::ring(std::atomic<uint32_t>& sleeps) const {
 // A notice is sent by one call, of which a UNIX socket takes all or nothing. Its descriptor comes with its first byte.
 void Connection::look() {
   if (local_) {
-    gone_ = local_->other_has_left();
+    char nothing;
+    gone_ = local_->read(&nothing, 1) == 0;
     return;
   }
   while (!gone_) {
@@ -114,6 +128,12 @@ void Connection::look() {
   }
 }
 
+void Connection::look_after_sleep() {
+  eventfd_t rings;
+  if (local_) (void)eventfd_read(bell_->get(), &rings);
+  look();
+}
+
 bool Connection::describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at) {
   if (!local_) return ours_.describe(data, bytes, socket_.get(), where, at);
   *where = kAtAddress;
@@ -125,12 +145,6 @@ char* Connection::locate(uint32_t where, uint64_t at, uint32_t bytes) {
   if (where == kAtAddress) return local_ ? reinterpret_cast<char*>(at) : nullptr;
   if (!theirs_.knows(where)) look();  // its notice was sent before the message
   return theirs_.find(where, at, bytes);
-}
-
-bool is_of_this_process(int socket) {
-  ucred credentials{};
-  socklen_t bytes = sizeof credentials;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 && credentials.pid == getpid();
 }
 
 Result<std::optional<Fd>> receive_descriptor(int socket) {

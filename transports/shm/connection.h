@@ -1,5 +1,5 @@
 // What the two sides of a link share besides the segment: the socket that wakes the peer, tells of its death and
-// announces memory; within one process a LocalEnd instead. And how each side refers to the other's memory: to shared
+// announces memory; within one process a LocalPipe instead. And how each side refers to the other's memory: to shared
 // memory that it maps or, within one process, to any. Other private memory goes through slots: having the kernel read
 // it from the other process (process_vm_readv) took 34 us instead of 15 for an all-gather of 256 KiB, and 39 instead of
 // 25 for a broadcast of 300 KB. One thread per side.
@@ -10,9 +10,9 @@
 #include <set>
 #include <string>
 
+#include "base/local_pipe.h"
 #include "base/shared_memory.h"
 #include "transports/adapter.h"
-#include "transports/shm/local_end.h"
 #include "transports/shm/segment.h"
 
 namespace tutti::shm {
@@ -76,13 +76,18 @@ class OwnMemory {
 
 class Connection {
  public:
-  Connection(int peer, bool writes) : peer_(peer), theirs_(writes) {}
+  // `bell`: the eventfd that wakes this thread, whichever of its links within this process rings; opened when needed.
+  Connection(int peer, bool writes, std::shared_ptr<Fd> bell) : peer_(peer), bell_(std::move(bell)), theirs_(writes) {}
+  // If the peer is in this process, looks for it by the segment's random number: the sender (`end` 0) before it hands
+  // the segment over, the receiver (1) once it has it.
+  void meet(uint64_t id, int end, const Fd& socket);
   // Called once both sides have the segment. Within one process the socket is closed.
-  void open(Fd socket, std::unique_ptr<LocalEnd> local) {
-    local_ = std::move(local);
+  void open(Fd socket) {
+    is_open_ = true;
+    if (local_ && !local_->has_met()) local_.reset();  // one side has no descriptor for a bell
     if (!local_) socket_ = std::move(socket);
   }
-  bool is_open() const { return local_ != nullptr || socket_; }
+  bool is_open() const { return is_open_; }
   bool is_local() const { return local_ != nullptr; }
   int peer() const { return peer_; }
 
@@ -91,13 +96,11 @@ class Connection {
     if (sleeps.load(std::memory_order_relaxed) != 0) [[unlikely]]
       ring(sleeps);
   }
-  int fd() const { return local_ ? local_->fd() : socket_.get(); }  // to sleep on
-  void look();  // drains the socket and notes whether the peer has gone
+  int fd() const { return (local_ ? *bell_ : socket_).get(); }  // to sleep on
+  // Drains the socket and notes whether the peer has gone.
+  void look();
   // Only after a sleep: all links share the bell, and hushing it earlier may swallow another link's ring.
-  void look_after_sleep() {
-    if (local_) local_->hush();
-    look();
-  }
+  void look_after_sleep();
   // For poll: only the socket shows a failure.
   void look_sometimes() {
     if (look_out_.is_time()) look();
@@ -120,16 +123,15 @@ class Connection {
   [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps) const;
 
   LookOut look_out_;
-  bool gone_ = false;
+  bool is_open_ = false, gone_ = false;
   int peer_;
   Fd socket_;
-  std::unique_ptr<LocalEnd> local_;  // instead of the socket: the peer is in this process
+  std::shared_ptr<Fd> bell_;
+  std::unique_ptr<LocalPipe> local_;  // instead of the socket: the peer is in this process
   OwnMemory ours_;
   PeerMemory theirs_;
 };
 
-// By the kernel's word, which the peer cannot fake.
-bool is_of_this_process(int socket);
 // Receives the segment's memfd; nullopt if it has not arrived yet.
 Result<std::optional<Fd>> receive_descriptor(int socket);
 

@@ -61,16 +61,14 @@ class ShmEndpoint : public DiallingEndpoint {
     TUTTI_TRY_ASSIGN(auto memfd, receive_descriptor(incoming.fd.get()));
     if (!memfd) return std::unique_ptr<LinkHalf>();
     TUTTI_TRY_ASSIGN(Segment segment, Segment::map(*memfd, config->slots, config->slot_bytes));
-    const uint64_t id = read_once(segment.header().id);
-    auto local = is_of_this_process(incoming.fd.get()) ? LocalEnd::meet(id, bell(), true) : nullptr;
     return std::unique_ptr<LinkHalf>(new RecvLink(config->peer, std::move(incoming.fd), std::move(segment),
-                                                  exchange_of(*config, Exchange::Side::kReceive), std::move(local)));
+                                                  exchange_of(*config, Exchange::Side::kReceive), bell()));
   }
 
   // Shared by all links, and kept while there are any.
-  std::shared_ptr<Bell> bell() {
-    std::shared_ptr<Bell> bell = bell_.lock();
-    if (!bell) bell_ = bell = std::make_shared<Bell>();
+  std::shared_ptr<Fd> bell() {
+    std::shared_ptr<Fd> bell = bell_.lock();
+    if (!bell) bell_ = bell = std::make_shared<Fd>();
     return bell;
   }
 
@@ -85,7 +83,7 @@ class ShmEndpoint : public DiallingEndpoint {
 
   ShmAddress address_;
   std::map<std::pair<int32_t, uint32_t>, std::weak_ptr<Exchange>> exchanges_;  // by peer and channel
-  std::weak_ptr<Bell> bell_;
+  std::weak_ptr<Fd> bell_;
   std::list<Acceptor::Accepted> incoming_;  // authenticated, the segment has not arrived
 };
 

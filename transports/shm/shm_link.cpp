@@ -57,10 +57,9 @@ bool ShmHalf::revoke_access() {
 }
 
 SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-                   std::shared_ptr<Exchange> exchange, std::shared_ptr<Bell> bell)
-    : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend),
+                   std::shared_ptr<Exchange> exchange, std::shared_ptr<Fd> bell)
+    : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend, std::move(bell)),
       config_(config),
-      bell_(std::move(bell)),
       dialer_(call, std::vector<Address>{peer_address}) {}
 
 Result<bool> SendLink::poll() {
@@ -90,8 +89,7 @@ Result<bool> SendLink::advance_connect() {
                         config_.peer, config_.slots, config_.slot_bytes),
                  config_.peer};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
-  if (local_ && !local_->is_joined()) local_.reset();
-  connection_.open(std::move(socket_), std::move(local_));
+  connection_.open(std::move(socket_));
   return true;
 }
 
@@ -100,7 +98,7 @@ Result<void> SendLink::send_segment() {
   TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
   segment.header().sender_has_barrier = membarrier_is_there();
   random_bytes(&segment.header().id, sizeof segment.header().id);
-  if (is_of_this_process(socket_.get())) local_ = LocalEnd::meet(segment.header().id, bell_, false);
+  connection_.meet(segment.header().id, 0, socket_);
   // No slot is free until the receiver has said how it is woken.
   released_seen_ = uint64_t{0} - segment.lines();
   exchange_->set(Exchange::Side::kSend, std::move(segment));
@@ -246,15 +244,15 @@ bool SendLink::wait_begin(tuttiWait* wait) {
   return !changed && (unsent() > 0 || !slot_is_free(segment_.slot_bytes())) && !connection_.is_gone();
 }
 
-RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange,
-                   std::unique_ptr<LocalEnd> local)
-    : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive) {
+RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange, std::shared_ptr<Fd> bell)
+    : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive, std::move(bell)) {
   exchange_->set(Exchange::Side::kReceive, std::move(segment));
   SegmentHeader& header = segment_.header();
   header.receiver_has_barrier = membarrier_is_there();
   barrier_ = SleepBarrier(membarrier_is_there() && header.sender_has_barrier != 0);
+  connection_.meet(read_once(header.id), 1, socket);
   [[maybe_unused]] const ssize_t n = ::send(socket.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-  connection_.open(std::move(socket), std::move(local));
+  connection_.open(std::move(socket));
 }
 
 Result<bool> RecvLink::poll() {

@@ -24,11 +24,11 @@ class ShmHalf : public LinkHalf {
   void wait_end() override;
 
  protected:
-  ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side)
+  ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side, std::shared_ptr<Fd> bell)
       : exchange_(std::move(exchange)),
         side_(side),
         segment_(exchange_->segment(side)),
-        connection_(peer, side == Exchange::Side::kSend) {}
+        connection_(peer, side == Exchange::Side::kSend, std::move(bell)) {}
   // A side that has announced its sleep must look once more before it sleeps.
   void fall_asleep(tuttiWait* wait);
   // Access to the peer's memory. False if the peer has revoked it.
@@ -59,7 +59,7 @@ class ShmHalf : public LinkHalf {
 class SendLink final : public ShmHalf {
  public:
   SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-           std::shared_ptr<Exchange> exchange, std::shared_ptr<Bell> bell);
+           std::shared_ptr<Exchange> exchange, std::shared_ptr<Fd> bell);
   ~SendLink() override { SendLink::revoke(); }
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
@@ -90,16 +90,14 @@ class SendLink final : public ShmHalf {
 
   // Until the connection is open:
   tuttiLinkConfig config_;
-  std::shared_ptr<Bell> bell_;
   Dialer dialer_;
   Fd socket_;
-  std::unique_ptr<LocalEnd> local_;  // offered in case the peer is in this process
   std::optional<Error> failure_;
 };
 
 class RecvLink final : public ShmHalf {
  public:
-  RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange, std::unique_ptr<LocalEnd> local);
+  RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange, std::shared_ptr<Fd> bell);
   Result<bool> poll() override;
   bool peek(tuttiMessage* message);
   void release();

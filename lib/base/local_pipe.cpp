@@ -1,13 +1,14 @@
-#include "group/local_pipe.h"
+#include "base/local_pipe.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <map>
 #include <mutex>
 #include <string>
 #include <tuple>
 
-#include "base/halves.h"
+#include "base/at_fork.h"
 
 namespace tutti {
 
@@ -28,23 +29,43 @@ struct LocalPipe::Shared {
 
 namespace {
 
-// Never destroyed: threads may outlive main.
-auto& g_pipes = *new Halves<Name, LocalPipe::Shared>;
+// Pipes that have one end. Never destroyed: threads may outlive main. Made when the library is loaded: the first use
+// might coincide with another thread's fork.
+struct Pipes {
+  MutexAcrossForks mutex;
+  std::map<Name, std::weak_ptr<LocalPipe::Shared>> waiting;
+};
+Pipes& g_pipes = *new Pipes;
 
 }  // namespace
 
 LocalPipe::LocalPipe(uint64_t group, int rank, int peer, Wake wake) : side_(rank < peer ? 0 : 1) {
   const Name name{group, std::min(rank, peer), std::max(rank, peer)};
-  shared_ = g_pipes.meet(name, [&] { return std::make_shared<Shared>(name); });
+  {
+    const std::lock_guard lock(g_pipes.mutex);
+    const auto waiting = g_pipes.waiting.extract(name);
+    if (!waiting.empty()) shared_ = waiting.mapped().lock();
+    if (!shared_) g_pipes.waiting[name] = shared_ = std::make_shared<Shared>(name);
+  }
   const std::lock_guard lock(shared_->mutex);
   shared_->ends[side_].wake = std::move(wake);
 }
 
 LocalPipe::~LocalPipe() {
-  g_pipes.withdraw(shared_->name, shared_);
+  {
+    const std::lock_guard lock(g_pipes.mutex);
+    const auto waiting = g_pipes.waiting.find(shared_->name);
+    if (waiting != g_pipes.waiting.end() && waiting->second.lock() == shared_) g_pipes.waiting.erase(waiting);
+  }
   const std::lock_guard lock(shared_->mutex);
   shared_->ends[side_] = {{}, {}, true};
   if (const Wake& wake = shared_->ends[1 - side_].wake) wake();
+}
+
+bool LocalPipe::has_met() const {
+  const std::lock_guard lock(shared_->mutex);
+  const Shared::End& other = shared_->ends[1 - side_];
+  return other.wake || other.closed;
 }
 
 void LocalPipe::write(std::string_view bytes) {

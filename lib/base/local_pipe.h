@@ -1,5 +1,5 @@
-// A control connection without a socket, between two ranks of one process: bytes in both directions, and end of file
-// when the other end is closed. Any thread; each end belongs to one line.
+// A connection without a socket between two ranks of one process, which find each other by a name: bytes in both
+// directions, each end wakes the other, and end of file when the other end is closed. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -18,12 +18,14 @@ class LocalPipe {
   // Called with the pipe locked, so it must not block.
   using Wake = std::function<void()>;
 
-  // This rank's end of the only pipe with `peer` in this group. The first of the two creates the pipe, and the second
-  // finds what the first has written; nothing if the first has left again by then.
+  // This rank's end of the only pipe with `peer` in this group, or link. The first of the two creates the pipe, and the
+  // second finds what the first has written; nothing if the first has left again by then.
   LocalPipe(uint64_t group, int rank, int peer, Wake wake);
   ~LocalPipe();
   LocalPipe(const LocalPipe&) = delete;
   LocalPipe& operator=(const LocalPipe&) = delete;
+
+  bool has_met() const;  // whether the other end is there, or was
 
   // There is always room; bytes for a closed end are discarded.
   void write(std::string_view bytes);
