@@ -144,39 +144,4 @@ std::map<int, Address> Lines::leave_failed_networks() {
   return ways;
 }
 
-std::vector<Connector::Made> Connector::accept() {
-  std::vector<Made> made;
-  while (auto accepted = acceptor_.next())
-    made.push_back({accepted->hello.from_rank, std::move(accepted->fd), std::move(accepted->channel)});
-  return made;
-}
-
-std::vector<Connector::Made> Connector::dial() {
-  std::vector<Made> made;
-  lack_.clear();
-  unreachable_.clear();
-  for (auto d = dialers_.begin(); d != dialers_.end();) {
-    auto& [peer, dialer] = *d;
-    const Dialer::Status status = dialer.advance();
-    if (status == Dialer::Status::kDone) {
-      log(LogLevel::kInfo, "control connection to rank %d at %s", peer, dialer.story().c_str());
-      made.push_back({peer, dialer.take(), dialer.take_channel()});
-    } else if (status == Dialer::Status::kFailed) {
-      (dialer.lacked_resources() ? lack_ : unreachable_[peer]) = dialer.story();
-    }
-    d = status == Dialer::Status::kPending ? std::next(d) : dialers_.erase(d);
-  }
-  return made;
-}
-
-int Connector::waits_for(std::vector<pollfd>* fds) const {
-  constexpr int kStrangerMs = 50;
-  for (const auto& [peer, dialer] : dialers_)
-    if (dialer.fd() >= 0) fds->push_back({dialer.fd(), dialer.events(), 0});
-  acceptor_.add_waiting(fds);
-  if (!unreachable_.empty()) return 0;
-  if (!dialers_.empty() || !lack_.empty()) return kDialMs;
-  return acceptor_.has_pending() || acceptor_.is_full() ? kStrangerMs : -1;
-}
-
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// This header: a control connection (Line), all those of a rank (Lines), and how they are made (Connector).
+// This header: a control connection (Line), and all those of a rank (Lines).
 #pragma once
 
 #include <poll.h>
@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/dial.h"
 #include "base/fd.h"
 #include "base/local_pipe.h"
 #include "base/secure_channel.h"
@@ -115,52 +114,6 @@ class Lines {
   mutable std::mutex mutex_;
   std::list<Line> lines_;
   int64_t beat_ns_ = 0;  // time of the last tick; 0 while no line leads to another host
-};
-
-// Makes control connections: dials other ranks, and accepts those that dial this rank. Not thread-safe.
-class Connector {
- public:
-  struct Made {
-    int peer;
-    Fd fd;
-    std::unique_ptr<SecureChannel> channel;
-  };
-  static constexpr int kDialMs = 20;  // longest pause between calls of dial(), where silent addresses time out
-
-  // `here`, `elsewhere`: whether peers on this host, or on others, may connect.
-  Connector(std::vector<Fd> listening, const Key& key, int rank, bool here, bool elsewhere)
-      : key_(key), rank_(rank), acceptor_(std::move(listening), key, HelloKind::kControl, rank) {
-    acceptor_.narrow(here, elsewhere);
-  }
-
-  // The connections that others have made since the last call.
-  std::vector<Made> accept();
-  // If this process has no file descriptor left: none for a connection in the last dial(), or none was accepted for a
-  // while.
-  std::optional<Error> shortage() const {
-    if (lack_.empty()) return acceptor_.shortage();
-    return Error{Code::kSystemError, "no socket for a control connection: " + lack_};
-  }
-
-  // Begins a connection, unless one is under way. It is never cancelled: the other side would take that for a death.
-  void begin(int peer, const Contact& contact) {
-    dialers_.try_emplace(peer, Dialer::Call{key_, HelloKind::kControl, rank_, peer}, contact);
-  }
-  // Advances the connections under way and returns those that are made; unreachable() and shortage() tell of failed
-  // ones.
-  std::vector<Made> dial();
-  const std::map<int, std::string>& unreachable() const { return unreachable_; }  // in the last dial(), and why
-
-  int waits_for(std::vector<pollfd>* fds) const;  // as Watcher::Client
-  size_t descriptors() const { return acceptor_.descriptors(); }
-
- private:
-  const Key key_;
-  const int rank_;
-  Acceptor acceptor_;
-  std::map<int, Dialer> dialers_;
-  std::map<int, std::string> unreachable_;
-  std::string lack_;  // why there was no socket to be had, in the last dial()
 };
 
 }  // namespace tutti

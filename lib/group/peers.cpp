@@ -25,6 +25,18 @@ std::vector<Address> doors_of(const Contact& peer, int fd) {
   return doors;
 }
 
+constexpr int kDialMs = 20;  // longest pause before dial_wanted(), where silent addresses time out
+
+Dialer::Call call_to(int peer, const PeerWatch::Config& config) {
+  return {config.key, HelloKind::kControl, config.rank, peer};
+}
+
+void add_waiting(const std::map<int, Dialer>& dialers, const Acceptor& acceptor, std::vector<pollfd>* fds) {
+  for (const auto& [peer, dialer] : dialers)
+    if (dialer.fd() >= 0) fds->push_back({dialer.fd(), dialer.events(), 0});
+  acceptor.add_waiting(fds);
+}
+
 }  // namespace
 
 PeerWatch::PeerWatch(Config config, std::vector<Fd> listening, Fd wake)
@@ -34,8 +46,9 @@ PeerWatch::PeerWatch(Config config, std::vector<Fd> listening, Fd wake)
           config_.rank, [this](int rank) { return rank_name(rank); }, std::move(wake), lines_),
       agreement_(
           config_.rank, config_.n_ranks, [this](int rank) { return rank_name(rank); }, lines_),
-      connector_(std::move(listening), config_.key, config_.rank, config_.n_here > 1,
-                 config_.n_here < config_.n_ranks) {}
+      acceptor_(std::move(listening), config_.key, HelloKind::kControl, config_.rank) {
+  acceptor_.narrow(config_.n_here > 1, config_.n_here < config_.n_ranks);
+}
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::create(Config config, std::vector<Fd> listening, Deadline deadline,
                                                      const std::function<bool()>& gives_up) {
@@ -55,11 +68,11 @@ Result<void> PeerWatch::connect(Deadline deadline, const std::function<bool()>& 
       lines_.add(peer, std::make_unique<LocalPipe>(config_.group, config_.rank, peer, [this] { lines_.wake(); }),
                  most_bytes_of_all(config_.n_ranks));
   for (const int peer : awaited)
-    if (peer < config_.rank) connector_.begin(peer, config_.member(peer).contact);
+    if (peer < config_.rank) dialers_.try_emplace(peer, call_to(peer, config_), config_.member(peer).contact);
   while (!awaited.empty()) {
     dial_wanted();
-    if (const auto shortage = connector_.shortage()) return *shortage;
-    if (const auto gone = connector_.unreachable().begin(); gone != connector_.unreachable().end())
+    if (const auto shortage = lack_ ? lack_ : acceptor_.shortage()) return *shortage;
+    if (const auto gone = unreachable_.begin(); gone != unreachable_.end())
       return Error{Code::kRemoteError, rank_name(gone->first) + " cannot be reached: " + gone->second, gone->first};
     accept_lines();
     if (std::erase_if(awaited, [this](int peer) { return lines_.with(peer) > 0; }) > 0) continue;
@@ -71,8 +84,8 @@ Result<void> PeerWatch::connect(Deadline deadline, const std::function<bool()>& 
     if (gives_up && gives_up()) return Error{Code::kRemoteError, "lost the control connection with " + absent()};
     if (deadline.passed()) return Error{Code::kTimeout, "timed out waiting for a control connection with " + absent()};
     std::vector<pollfd> fds;
-    (void)connector_.waits_for(&fds);
-    ::poll(fds.data(), fds.size(), Connector::kDialMs);
+    add_waiting(dialers_, acceptor_, &fds);
+    ::poll(fds.data(), fds.size(), kDialMs);
   }
   return {};
 }
@@ -106,14 +119,14 @@ void PeerWatch::serve() {
       for (const auto& [peer, seconds] : *silent_seconds) lose_host(peer, seconds);
       for (const auto& [peer, door] : lines_.leave_failed_networks()) {
         const Contact contact = config_.member(peer).contact;
-        connector_.begin(peer, {contact.host, {door}, contact.door});
+        dialers_.try_emplace(peer, call_to(peer, config_), Contact{contact.host, {door}, contact.door});
       }
       if (config_.tick) config_.tick(*this);
     }
-    for (const auto& [peer, why] : connector_.unreachable())
+    for (const auto& [peer, why] : unreachable_)
       if (lines_.with(peer) == 0) lose(peer);  // else that rank has made the connection, and lives
     dial_wanted();
-    agreement_.set_shortage(connector_.shortage());
+    agreement_.set_shortage(lack_ ? lack_ : acceptor_.shortage());
     return {};
   });
   if (served) return;
@@ -126,28 +139,52 @@ void PeerWatch::serve() {
 }
 
 int PeerWatch::waits_for(std::vector<pollfd>* fds) {
-  const int connector_ms = connector_.waits_for(fds), lines_ms = lines_.waits_for(fds);
-  return connector_ms < 0 || lines_ms < 0 ? std::max(connector_ms, lines_ms) : std::min(connector_ms, lines_ms);
+  constexpr int kStrangerMs = 50;
+  add_waiting(dialers_, acceptor_, fds);
+  int ms = acceptor_.has_pending() || acceptor_.is_full() ? kStrangerMs : -1;
+  if (!dialers_.empty() || lack_) ms = kDialMs;
+  if (!unreachable_.empty()) ms = 0;
+  const int lines_ms = lines_.waits_for(fds);
+  return ms < 0 || lines_ms < 0 ? std::max(ms, lines_ms) : std::min(ms, lines_ms);
 }
 
 void PeerWatch::accept_lines() {
   constexpr ptrdiff_t kMostLinesToOne = 4;
-  for (Connector::Made& made : connector_.accept()) {
-    const bool is_rank = made.peer >= 0 && made.peer < config_.n_ranks;
-    if (is_rank && lines_.with(made.peer) < kMostLinesToOne) add_line(std::move(made));
+  while (auto accepted = acceptor_.next()) {
+    const int peer = accepted->hello.from_rank;
+    const bool is_rank = peer >= 0 && peer < config_.n_ranks;
+    if (is_rank && lines_.with(peer) < kMostLinesToOne)
+      add_line(peer, std::move(accepted->fd), std::move(accepted->channel));
   }
 }
 
 // Connects to every rank that this one has to wait for, so that it learns of a death.
 void PeerWatch::dial_wanted() {
   for (const int peer : agreement_.inform([](const Council& council) { return council.wanted(); }))
-    if (lines_.with(peer) == 0) connector_.begin(peer, config_.member(peer).contact);
-  for (Connector::Made& made : connector_.dial()) add_line(std::move(made));
+    if (lines_.with(peer) == 0) dialers_.try_emplace(peer, call_to(peer, config_), config_.member(peer).contact);
+  lack_.reset();
+  unreachable_.clear();
+  for (auto next = dialers_.begin(); next != dialers_.end();) {
+    const auto at = next++;
+    const Dialer::Status status = at->second.advance();
+    if (status == Dialer::Status::kPending) continue;
+    auto ended = dialers_.extract(at);  // even if there is no memory for its line
+    const int peer = ended.key();
+    Dialer& dialer = ended.mapped();
+    if (status == Dialer::Status::kDone) {
+      log(LogLevel::kInfo, "control connection to rank %d at %s", peer, dialer.story().c_str());
+      add_line(peer, dialer.take(), dialer.take_channel());
+    } else if (dialer.lacked_resources()) {
+      lack_ = Error{Code::kSystemError, "no socket for a control connection: " + dialer.story()};
+    } else {
+      unreachable_[peer] = dialer.story();
+    }
+  }
 }
 
-void PeerWatch::add_line(Connector::Made made) {
-  const Contact contact = config_.member(made.peer).contact;
-  Line& line = lines_.add(made.peer, std::move(made.fd), most_bytes_of_all(config_.n_ranks), std::move(made.channel));
+void PeerWatch::add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel) {
+  const Contact contact = config_.member(peer).contact;
+  Line& line = lines_.add(peer, std::move(fd), most_bytes_of_all(config_.n_ranks), std::move(channel));
   if (contact.host != config_.member(config_.rank).contact.host)
     if (auto doors = doors_of(contact, line.fd.get()); !doors.empty()) lines_.start_heartbeat(line, std::move(doors));
   for (const int rank : lost()) lines_.send(line.peer, kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());

@@ -77,7 +77,7 @@ class PeerWatch : private Watcher::Client {
   // How many operations a neighbour had done when it said goodbye.
   std::optional<uint64_t> departed(int rank) const;
   // File descriptors that it holds.
-  size_t descriptors() const { return 1 + connector_.descriptors() + lines_.sockets(); }  // 1: the eventfd
+  size_t descriptors() const { return 1 + acceptor_.descriptors() + lines_.sockets(); }  // 1: the eventfd
 
   const Key& key() const { return config_.key; }
   int rank() const { return config_.rank; }
@@ -92,7 +92,7 @@ class PeerWatch : private Watcher::Client {
   int waits_for(std::vector<pollfd>* fds) override;
   void accept_lines();
   void dial_wanted();
-  void add_line(Connector::Made made);
+  void add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel);
   bool read_line(Line& line);
   void end_line(const Line& line);
   bool take_frame(const Line& line, FrameKind kind, std::string_view bytes);
@@ -106,8 +106,12 @@ class PeerWatch : private Watcher::Client {
   Lines lines_;
   Ending ending_;
   Agreement agreement_;
-  Connector connector_;
-  mutable std::mutex mutex_;  // guards the members below, which only the watching thread changes
+  Acceptor acceptor_;
+  std::map<int, Dialer> dialers_;  // never cancelled: the other side would take that for a death
+  // What failed when they were last advanced.
+  std::map<int, std::string> unreachable_;  // and why
+  std::optional<Error> lack_;               // there was no socket to be had
+  mutable std::mutex mutex_;                // guards the members below, which only the watching thread changes
   std::map<int, uint64_t> departed_;
   std::vector<int> lost_;
 };
