@@ -15,7 +15,6 @@
 #include "base/at_fork.h"
 #include "group/bootstrap_connect.h"
 #include "group/pmi.h"
-#include "group/pmix.h"
 #include "group/tcp_store.h"
 
 namespace tutti {
@@ -51,7 +50,6 @@ struct AtExit {
   int pmi_fd = -1;
   struct stat pmi_socket {};
   std::optional<Error> pmi_failure;  // kept: a late answer would be taken for the next one
-  std::optional<Pmix> pmix;
 };
 AtExit& g_at_exit = *new AtExit;
 
@@ -72,12 +70,6 @@ void say_farewell() {
     state.pmi->set_deadline(Deadline::after_seconds(kFarewellSeconds));
     [[maybe_unused]] const auto too_late_for_errors = state.pmi->finalize();
   }
-  if (state.pmix) state.pmix->finalize();
-}
-
-void farewell_at_exit(AtExit& state) {
-  if (state.pid == 0) std::atexit(say_farewell);
-  state.pid = getpid();
 }
 
 Result<UniqueId> share(Pmi& pmi, const std::string& key, int rank, Deadline deadline) {
@@ -148,7 +140,8 @@ Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline
     state.pmi = std::move(pmi).value();
     state.pmi_fd = fd;
     fstat(fd, &state.pmi_socket);
-    farewell_at_exit(state);
+    state.pid = getpid();
+    std::atexit(say_farewell);
   }
   if (!same_socket(state.pmi_fd, state.pmi_socket))
     return Error{Code::kInvalidUsage,
@@ -156,18 +149,6 @@ Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline
   auto id = share(*state.pmi, key, rank, deadline);
   if (!id && id.error().culprit_rank < 0) state.pmi_failure = id.error();
   return id;
-}
-
-Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadline) {
-  AtExit& state = g_at_exit;
-  const std::lock_guard lock(state.mutex);
-  if (!state.pmix) {
-    TUTTI_TRY_ASSIGN(state.pmix, Pmix::init());
-    farewell_at_exit(state);
-  }
-  const std::string mine = rank == 0 ? to_published(start_root(deadline)) : "";
-  TUTTI_TRY_ASSIGN(const std::string published, state.pmix->share(key, mine, rank, deadline));
-  return from_published(published);
 }
 
 }  // namespace tutti

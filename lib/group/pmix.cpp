@@ -1,11 +1,15 @@
-#include "group/pmix.h"
-
+// A client of PMIx, which Open MPI's mpirun and `srun --mpi=pmix` serve. libpmix is loaded at run time, so that Tutti
+// neither needs it to be built nor to run under other launchers; only what is called is declared.
+// The library is reference-counted: an MPI_Init in the same process shares it.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
+#include <mutex>
+
+#include "group/launcher_store.h"
 
 namespace tutti {
 namespace {
@@ -54,21 +58,23 @@ PmixInfo time_limit(Deadline deadline) {
 constexpr PmixInfo kCollectData{
     .key = "pmix.collect", .flags = 0, .value = {.type = kTypeBool, .data = {.flag = true}}};
 
-}  // namespace
+// Never destroyed: exit handlers of other libraries may still be running.
+struct PmixClient {
+  std::mutex mutex;
+  pid_t pid = 0;  // of the process that has begun to speak to its launcher: a forked child does not speak for it
+  PmixProc self{};
 
-struct Pmix::Library {
-  int (*init)(PmixProc*, PmixInfo*, size_t);
-  int (*put)(uint8_t, const char*, PmixValue*);
-  int (*commit)();
-  int (*fence)(const PmixProc*, size_t, const PmixInfo*, size_t);
-  int (*get)(const PmixProc*, const char*, const PmixInfo*, size_t, PmixValue**);
-  int (*finalize)(const PmixInfo*, size_t);
-  const char* (*error_string)(int);
-
-  static Result<const Library*> open();
+  int (*init)(PmixProc*, PmixInfo*, size_t) = nullptr;
+  int (*put)(uint8_t, const char*, PmixValue*) = nullptr;
+  int (*commit)() = nullptr;
+  int (*fence)(const PmixProc*, size_t, const PmixInfo*, size_t) = nullptr;
+  int (*get)(const PmixProc*, const char*, const PmixInfo*, size_t, PmixValue**) = nullptr;
+  int (*finalize)(const PmixInfo*, size_t) = nullptr;
+  const char* (*error_string)(int) = nullptr;
 };
+PmixClient& g_pmix = *new PmixClient;
 
-Result<const Pmix::Library*> Pmix::Library::open() {
+Result<void> load_pmix() {
   // Never unloaded: the library has threads of its own.
   void* handle = dlopen("libpmix.so.2", RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr)
@@ -76,59 +82,58 @@ Result<const Pmix::Library*> Pmix::Library::open() {
                  format("the launcher speaks PMIx, but libpmix.so.2 cannot be loaded (%s): install it, or set "
                         "TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT",
                         dlerror())};
-  static Library library;
-  if (load(handle, "PMIx_Init", &library.init) && load(handle, "PMIx_Put", &library.put) &&
-      load(handle, "PMIx_Commit", &library.commit) && load(handle, "PMIx_Fence", &library.fence) &&
-      load(handle, "PMIx_Get", &library.get) && load(handle, "PMIx_Finalize", &library.finalize) &&
-      load(handle, "PMIx_Error_string", &library.error_string))
-    return &library;
+  if (load(handle, "PMIx_Init", &g_pmix.init) && load(handle, "PMIx_Put", &g_pmix.put) &&
+      load(handle, "PMIx_Commit", &g_pmix.commit) && load(handle, "PMIx_Fence", &g_pmix.fence) &&
+      load(handle, "PMIx_Get", &g_pmix.get) && load(handle, "PMIx_Finalize", &g_pmix.finalize) &&
+      load(handle, "PMIx_Error_string", &g_pmix.error_string))
+    return {};
   return Error{Code::kSystemError, "libpmix.so.2 lacks a function that PMIx has had since version 2"};
 }
 
-Error Pmix::failed(const char* doing, int status) const {
+Result<void> check_pmix(const char* doing, int status) {
+  if (status == kPmixSuccess) return {};
   return Error{status == kPmixTimeout ? Code::kTimeout : Code::kRemoteError,
-               format("%s: %s (%d)%s", doing, library_->error_string(status), status,
+               format("%s: %s (%d)%s", doing, g_pmix.error_string(status), status,
                       status == kPmixTimeout ? ": did every rank get here?" : "")};
 }
 
-Result<Pmix> Pmix::init() {
-  TUTTI_TRY_ASSIGN(const Library* library, Library::open());
-  Pmix pmix(library);
-  PmixProc self{};
-  const int status = library->init(&self, nullptr, 0);
-  if (status != kPmixSuccess) return pmix.failed("PMIx_Init", status);
-  memcpy(pmix.name_space_, self.name_space, sizeof pmix.name_space_);
-  return pmix;
+// A process that has spoken to its launcher and ends without a farewell counts as crashed. A later MPI_Init and the
+// next group need the connection, so the farewell is said at exit.
+Result<void> start_pmix() {
+  if (g_pmix.pid != 0) return {};
+  TUTTI_TRY(load_pmix());
+  TUTTI_TRY(check_pmix("PMIx_Init", g_pmix.init(&g_pmix.self, nullptr, 0)));
+  g_pmix.pid = getpid();
+  std::atexit([] {
+    if (g_pmix.pid == getpid()) g_pmix.finalize(nullptr, 0);
+  });
+  return {};
 }
 
-Result<std::string> Pmix::share(const std::string& key, const std::string& value, int rank, Deadline deadline) {
-  if (rank == 0) {
-    std::string copy = value;
-    PmixValue published{.type = kTypeString, .data = {.string = copy.data()}};
-    if (const int s = library_->put(kScopeGlobal, key.c_str(), &published); s != kPmixSuccess)
-      return failed("PMIx_Put", s);
-    if (const int s = library_->commit(); s != kPmixSuccess) return failed("PMIx_Commit", s);
-  }
-  PmixProc everyone{}, root{};
-  memcpy(everyone.name_space, name_space_, sizeof name_space_);
-  everyone.rank = kRankWildcard;
-  const PmixInfo fence_info[2] = {kCollectData, time_limit(deadline)};
-  if (const int s = library_->fence(&everyone, 1, fence_info, 2); s != kPmixSuccess) return failed("PMIx_Fence", s);
+}  // namespace
 
-  memcpy(root.name_space, name_space_, sizeof name_space_);
+Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadline) {
+  const std::lock_guard lock(g_pmix.mutex);
+  TUTTI_TRY(start_pmix());
+  if (rank == 0) {
+    std::string mine = to_published(start_root(deadline));
+    PmixValue published{.type = kTypeString, .data = {.string = mine.data()}};
+    TUTTI_TRY(check_pmix("PMIx_Put", g_pmix.put(kScopeGlobal, key.c_str(), &published)));
+    TUTTI_TRY(check_pmix("PMIx_Commit", g_pmix.commit()));
+  }
+  PmixProc everyone = g_pmix.self, root = g_pmix.self;
+  everyone.rank = kRankWildcard;
+  root.rank = 0;
+  const PmixInfo fence_info[2] = {kCollectData, time_limit(deadline)};
+  TUTTI_TRY(check_pmix("PMIx_Fence", g_pmix.fence(&everyone, 1, fence_info, 2)));
   const PmixInfo get_info = time_limit(deadline);
   PmixValue* found = nullptr;
-  if (const int s = library_->get(&root, key.c_str(), &get_info, 1, &found); s != kPmixSuccess)
-    return failed("PMIx_Get", s);
+  TUTTI_TRY(check_pmix("PMIx_Get", g_pmix.get(&root, key.c_str(), &get_info, 1, &found)));
   const bool text = found->type == kTypeString && found->data.string != nullptr;
-  std::string result = text ? found->data.string : "";
+  const std::string result = text ? found->data.string : "";
   if (text) free(found->data.string);
   free(found);
-  return result;
-}
-
-void Pmix::finalize() {
-  library_->finalize(nullptr, 0);
+  return from_published(result);
 }
 
 }  // namespace tutti
