@@ -173,7 +173,8 @@ Error LinkPool::late() const {
   for (const auto& [name, attempt] : attempts_)
     missing += format("%sto rank %d (%s)", missing.empty() ? "" : ", ", name.first, attempt.transport());
   for (const Name& name : awaited_) missing += format("%sfrom rank %d", missing.empty() ? "" : ", ", name.first);
-  return {Code::kTimeout, "links were not ready in time (TUTTI_INIT_TIMEOUT): " + missing};
+  return {Code::kTimeout,
+          "links were not ready in time (TUTTI_INIT_TIMEOUT or the configuration's initTimeoutSeconds): " + missing};
 }
 
 }  // namespace tutti

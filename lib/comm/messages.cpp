@@ -97,8 +97,9 @@ Result<void> Messages::pass_notes(const std::vector<Message>& notes, double time
   if (result || result.error().code != Code::kTimeout) return result;
   std::string peers;
   for (const Message& m : notes) peers += format("%s%d", peers.empty() ? "" : " or ", m.peer);
-  result.error().message = format("%s: rank %d has waited %.0f s (TUTTI_INIT_TIMEOUT) for rank %s", purpose.c_str(),
-                                  me_.rank, timeout_seconds, peers.c_str());
+  result.error().message =
+      format("%s: rank %d has waited %.0f s (TUTTI_INIT_TIMEOUT or the configuration's initTimeoutSeconds) for rank %s",
+             purpose.c_str(), me_.rank, timeout_seconds, peers.c_str());
   return result;
 }
 

@@ -17,11 +17,11 @@ Result<void> StallWatch::check_stalled(int64_t idle_ns) {
   constexpr int64_t kLongNs = 100'000'000, kPauseNs = 50'000'000;
   TUTTI_TRY(monitor_.comparison().check());
   if (monitor_.begun().limit.passed())
-    return Error{
-        Code::kTimeout,
-        "this rank was aborted, or the limit for the creation passed (TUTTI_INIT_TIMEOUT), before all ranks had "
-        "prepared their GPUs: waiting for " +
-            run_.blockers().text()};
+    return Error{Code::kTimeout,
+                 "this rank was aborted, or the limit for the creation passed (TUTTI_INIT_TIMEOUT or the "
+                 "configuration's initTimeoutSeconds), before all ranks had "
+                 "prepared their GPUs: waiting for " +
+                     run_.blockers().text()};
   if (idle_ns <= kLongNs) next_look_ns_ = 0;
   if (idle_ns <= kLongNs || idle_ns < next_look_ns_) return {};
   next_look_ns_ = idle_ns + kPauseNs;

@@ -171,10 +171,11 @@ class Mail final : public Way {
     if (has_left)
       return Error{Code::kRemoteError,
                    format("rank %d destroyed or finalized its communicator; %s", peer, what.c_str()), peer};
-    return Error{Code::kTimeout,
-                 format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): %s", host_.operation_limit_seconds(),
-                        what.c_str()),
-                 peer};
+    return Error{
+        Code::kTimeout,
+        format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT or the configuration's opTimeoutSeconds): %s",
+               host_.operation_limit_seconds(), what.c_str()),
+        peer};
   }
 
   Result<void> take(const std::vector<std::shared_ptr<Letters::Copy>>& copies, StreamRef stream) {

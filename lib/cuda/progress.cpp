@@ -108,8 +108,10 @@ Result<void> Progress::look(const Attendee* attendee) {
   for (const int rank : behind) TUTTI_TRY(check_stays(attendee, rank));
   const double idle_seconds = static_cast<double>(idle_ns) * 1e-9;
   if (idle_seconds >= limit_seconds_)
-    return Error{Code::kTimeout, format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): %s", limit_seconds_,
-                                        explain_wait().value_or("").c_str())};
+    return Error{
+        Code::kTimeout,
+        format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT or the configuration's opTimeoutSeconds): %s",
+               limit_seconds_, explain_wait().value_or("").c_str())};
   if (idle_ns < next_word_ns_) return {};
   next_word_ns_ *= 2;
   log(LogLevel::kWarn, "no progress on the GPU for %.0f s: %s", idle_seconds, explain_wait().value_or("").c_str());

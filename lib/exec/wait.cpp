@@ -145,7 +145,8 @@ class Idle {
     const double limit = policy_.op_timeout_seconds;
     if (static_cast<double>(idle_ns) * 1e-9 < limit) return true;
     return fail(
-        {Code::kTimeout, format("no progress for %.0f s (TUTTI_OP_TIMEOUT): %s", limit, whom_and_why().c_str())});
+        {Code::kTimeout, format("no progress for %.0f s (TUTTI_OP_TIMEOUT or the configuration's opTimeoutSeconds): %s",
+                                limit, whom_and_why().c_str())});
   }
   std::string whom_and_why() {
     const std::string why = context_.why_waiting();

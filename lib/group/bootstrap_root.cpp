@@ -210,8 +210,8 @@ void RootServer::report_time_out() {
   if (text.empty()) text = "the group did not form in time";
   const int culprit = !absent.empty() ? absent[0] : n_blobs_ > 0 && !silent.empty() ? silent[0] : -1;
   text += acceptor_.misfits().empty()
-              ? "; look for processes that did not start, started later than TUTTI_INIT_TIMEOUT allows or "
-                "cannot reach the root"
+              ? "; look for processes that did not start, started later than TUTTI_INIT_TIMEOUT or the configuration's "
+                "initTimeoutSeconds allows or cannot reach the root"
               : describe_misfits();
   report({Code::kTimeout, text, culprit});
 }

@@ -74,8 +74,12 @@ void say_farewell() {
 
 Result<UniqueId> share(Pmi& pmi, const std::string& key, int rank, Deadline deadline) {
   pmi.set_deadline(deadline);
-  if (rank == 0) TUTTI_TRY(pmi.put(key, to_published(start_root(deadline))));
+  Result<UniqueId> made = UniqueId{};
+  if (rank == 0) made = start_root(deadline);
+  if (!made) made.error().culprit_rank = rank;  // it is not PMI that has failed
+  if (rank == 0) TUTTI_TRY(pmi.put(key, to_published(made)));
   TUTTI_TRY(pmi.barrier());
+  if (!made) return made;
   TUTTI_TRY_ASSIGN(const std::string published, pmi.get(key));
   return from_published(published);
 }

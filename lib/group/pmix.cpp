@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
+#include "base/at_fork.h"
 #include "group/launcher_store.h"
 
 namespace tutti {
@@ -60,8 +62,9 @@ constexpr PmixInfo kCollectData{
 
 // Never destroyed: exit handlers of other libraries may still be running.
 struct PmixClient {
-  std::mutex mutex;
-  pid_t pid = 0;  // of the process that has begun to speak to its launcher: a forked child does not speak for it
+  PmixClient();
+  std::mutex mutex;  // may be held for as long as the launcher takes: forks do not wait for it, children get a new one
+  pid_t pid = 0;     // of the process that has begun to speak to its launcher: a forked child does not speak for it
   PmixProc self{};
 
   int (*init)(PmixProc*, PmixInfo*, size_t) = nullptr;
@@ -73,6 +76,10 @@ struct PmixClient {
   const char* (*error_string)(int) = nullptr;
 };
 PmixClient& g_pmix = *new PmixClient;
+
+PmixClient::PmixClient() {
+  do_in_children([] { new (&g_pmix.mutex) std::mutex; });
+}
 
 Result<void> load_pmix() {
   // Never unloaded: the library has threads of its own.
@@ -115,8 +122,10 @@ Result<void> start_pmix() {
 Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadline) {
   const std::lock_guard lock(g_pmix.mutex);
   TUTTI_TRY(start_pmix());
+  Result<UniqueId> made = UniqueId{};
   if (rank == 0) {
-    std::string mine = to_published(start_root(deadline));
+    made = start_root(deadline);
+    std::string mine = to_published(made);
     PmixValue published{.type = kTypeString, .data = {.string = mine.data()}};
     TUTTI_TRY(check_pmix("PMIx_Put", g_pmix.put(kScopeGlobal, key.c_str(), &published)));
     TUTTI_TRY(check_pmix("PMIx_Commit", g_pmix.commit()));
@@ -126,6 +135,7 @@ Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadli
   root.rank = 0;
   const PmixInfo fence_info[2] = {kCollectData, time_limit(deadline)};
   TUTTI_TRY(check_pmix("PMIx_Fence", g_pmix.fence(&everyone, 1, fence_info, 2)));
+  TUTTI_TRY(std::move(made));
   const PmixInfo get_info = time_limit(deadline);
   PmixValue* found = nullptr;
   TUTTI_TRY(check_pmix("PMIx_Get", g_pmix.get(&root, key.c_str(), &get_info, 1, &found)));

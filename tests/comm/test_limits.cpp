@@ -291,7 +291,9 @@ TEST_CASE("a collective whose new link does not come ends after the limit of ope
     return text;
   });
   INFO(said);
-  CHECK(contains(said, std::to_string(tuttiTimeout) + ": no progress for 1 s (TUTTI_OP_TIMEOUT): waiting for rank "));
+  CHECK(contains(
+      said, std::to_string(tuttiTimeout) +
+                ": no progress for 1 s (TUTTI_OP_TIMEOUT or the configuration's opTimeoutSeconds): waiting for rank "));
   CHECK_FALSE(contains(said, "0: \n"));
 }
 
