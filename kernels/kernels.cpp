@@ -67,7 +67,7 @@ const std::vector<KernelTable>& tables() {
 
 // The table that TUTTI_CPU_ISA names, the best one if it names none, null if it is not available.
 const KernelTable* wanted() {
-  const std::string name = env_string(Env::kCpuIsa);
+  const std::string name = env_string("TUTTI_CPU_ISA");
   if (name.empty()) return &tables().back();
   for (const KernelTable& table : tables()) {
     if (name == table.isa) return &table;
@@ -93,10 +93,11 @@ Result<void> kernels_check() {
   std::string built, runs;
   for (const Isa& isa : kIsas) built += std::string(built.empty() ? "" : ", ") + isa.name;
   for (const KernelTable& table : tables()) runs += std::string(runs.empty() ? "" : ", ") + table.isa;
-  return Error{Code::kInvalidUsage,
-               format("%s=%s: no such instruction set here. This build has %s; this CPU can run %s. "
-                      "Unset it to use the best one.",
-                      env_entry(Env::kCpuIsa).name, env_string(Env::kCpuIsa).c_str(), built.c_str(), runs.c_str())};
+  return Error{
+      Code::kInvalidUsage,
+      format("%s=%s: no such instruction set here. This build has %s; this CPU can run %s. "
+             "Unset it to use the best one.",
+             env_entry("TUTTI_CPU_ISA").name, env_string("TUTTI_CPU_ISA").c_str(), built.c_str(), runs.c_str())};
 }
 
 }  // namespace tutti

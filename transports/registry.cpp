@@ -96,7 +96,7 @@ const tuttiTransport* find_verbs() {
 
 Result<std::vector<const tuttiTransport*>> all_transports() {
   std::vector<const tuttiTransport*> all{&kShmTransport, &kTcpTransport};
-  const std::string paths = env_string(Env::kTransportPlugin);
+  const std::string paths = env_string("TUTTI_TRANSPORT_PLUGIN");
   for (size_t at = 0; at < paths.size();) {
     const size_t end = std::min(paths.find(',', at), paths.size());
     const std::string path = paths.substr(at, end - at);

@@ -5,60 +5,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
 namespace tutti {
 
-enum class Env : int {
-  kLog,
-  kLogFile,
-  kTraceDir,
-  kTraceFile,
-  kTraceOnSigterm,
-  kMetricsFile,
-  kInitTimeout,
-  kOpTimeout,
-  kSocketIfname,
-  kPortRange,
-  kPort,
-  kTransports,
-  kTransportPlugin,
-  kAlgo,
-  kOrder,
-  kProto,
-  kTuneFile,
-  kTopoFile,
-  kTopoDump,
-  kDeterministic,
-  kEncrypt,
-  kTcpConnections,
-  kTcpTimeout,
-  kTcpSegmentBytes,
-  kIbHca,
-  kIbGidIndex,
-  kIbServiceLevel,
-  kIbTrafficClass,
-  kIbPkey,
-  kIbTimeout,
-  kIbRetries,
-  kIbQueues,
-  kIbPinBytes,
-  kGpuDirect,
-  kSlots,
-  kSlotBytes,
-  kNonTemporalBytes,
-  kCpuIsa,
-  kRank,
-  kNRanks,
-  kRoot,
-  kSecret,
-  kLibrary,
-  kCount_,
-};
-
 struct EnvEntry {
-  Env id;
   const char* name;
   const char* fallback;  // as one would write it in the environment
   int64_t min, max;      // for numbers; min > max: not a number
@@ -66,16 +19,17 @@ struct EnvEntry {
 };
 
 std::span<const EnvEntry> env_table();
-const EnvEntry& env_entry(Env id);
+// Of one of these names: any other ends the process.
+const EnvEntry& env_entry(std::string_view name);
 
 // The variable's text, or its default. Never fails. In a privileged program (set-user-ID, say) the variables that name
 // files always have their defaults.
-std::string env_string(Env id);
+std::string env_string(std::string_view name);
 // The same of one that names a file to be used later: absolute, because the program may change its folder meanwhile.
-std::string env_path(Env id);
-bool env_is_set(Env id);
+std::string env_path(std::string_view name);
+bool env_is_set(std::string_view name);
 // The variable as a whole number; sizes take K, M and G. An error names the variable, its value and the valid range.
-Result<int64_t> env_int(Env id);
+Result<int64_t> env_int(std::string_view name);
 
 // TUTTI_PORT_RANGE; 0 to 0 if it is not set.
 struct PortRange {

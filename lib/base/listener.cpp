@@ -51,7 +51,7 @@ Result<Listener> listen_behind_port(const std::vector<Interface>& interfaces, ui
 }  // namespace
 
 std::vector<Interface> advertised(std::vector<Interface> interfaces) {
-  const std::string filter = env_string(Env::kSocketIfname);
+  const std::string filter = env_string("TUTTI_SOCKET_IFNAME");
   if (!filter.empty() && !filter.starts_with('^')) return interfaces;  // the user named these
   const bool any_real = std::any_of(interfaces.begin(), interfaces.end(),
                                     [](const Interface& i) { return preference(i) == kRealNetwork; });
@@ -68,7 +68,7 @@ Result<Listener> Listener::open(uint64_t door) {
   TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
   interfaces = advertised(std::move(interfaces));
   if (interfaces.size() > kMaxAddresses) interfaces.resize(kMaxAddresses);
-  TUTTI_TRY_ASSIGN(const int64_t port, env_int(Env::kPort));
+  TUTTI_TRY_ASSIGN(const int64_t port, env_int("TUTTI_PORT"));
   if (port != 0) return listen_behind_port(interfaces, static_cast<uint16_t>(port), door);
   TUTTI_TRY_ASSIGN(const auto range, env_port_range());
   const int n_ports = range.first == 0 ? kAttempts : range.last - range.first + 1;

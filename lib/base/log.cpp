@@ -26,10 +26,10 @@ struct Sink {
   LogLevel level = LogLevel::kWarn;
   int fd = g_has_stderr ? STDERR_FILENO : -1;
   Sink() {
-    const std::string wanted = env_string(Env::kLog);
+    const std::string wanted = env_string("TUTTI_LOG");
     for (int i = 0; i <= static_cast<int>(LogLevel::kTrace); i++)
       if (wanted == kLevelNames[i]) level = static_cast<LogLevel>(i);
-    const std::string path = env_string(Env::kLogFile);
+    const std::string path = env_string("TUTTI_LOG_FILE");
     if (path.empty()) return;
     Fd file = open_to_write(path, O_APPEND, 0644);
     if (file)

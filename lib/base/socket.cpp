@@ -93,7 +93,7 @@ void set_low_latency(int fd) {
 
 // Both ends agree on it when they connect, so only one of them has to set it. Sockets of another kind ignore it.
 void limit_segments(int fd, int segment_bytes) {
-  const auto setting = env_int(Env::kTcpSegmentBytes);
+  const auto setting = env_int("TUTTI_TCP_MSS");
   const int most = segment_bytes > 0 ? segment_bytes : setting ? static_cast<int>(setting.value()) : 0;
   if (most > 0) setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &most, sizeof most);
 }
@@ -216,7 +216,7 @@ bool is_hardware(const Interface& interface) {
 
 Result<std::vector<Interface>> local_interfaces() {
   TUTTI_TRY_ASSIGN(std::vector<Interface> all, all_interfaces());
-  const std::string filter = env_string(Env::kSocketIfname);
+  const std::string filter = env_string("TUTTI_SOCKET_IFNAME");
   std::string names;  // an interface is in the list once per address
   for (const Interface& i : all)
     if ((", " + names + ",").find(", " + i.name + ",") == std::string::npos)

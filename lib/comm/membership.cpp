@@ -7,17 +7,17 @@ namespace tutti {
 Result<CommOptions> CommOptions::from_env() {
   TUTTI_TRY(env_check());
   CommOptions options;
-  TUTTI_TRY_ASSIGN(const int64_t init_seconds, env_int(Env::kInitTimeout));
-  TUTTI_TRY_ASSIGN(const int64_t op_seconds, env_int(Env::kOpTimeout));
+  TUTTI_TRY_ASSIGN(const int64_t init_seconds, env_int("TUTTI_INIT_TIMEOUT"));
+  TUTTI_TRY_ASSIGN(const int64_t op_seconds, env_int("TUTTI_OP_TIMEOUT"));
   options.init_timeout_seconds = static_cast<double>(init_seconds);
   options.op_timeout_seconds = static_cast<double>(op_seconds);
-  options.transports = env_string(Env::kTransports);
-  TUTTI_TRY(options.set_algo(env_string(Env::kAlgo)));
-  options.trace_file = env_path(Env::kTraceFile);
-  options.metrics_file = env_path(Env::kMetricsFile);
-  options.exposes = env_string(Env::kProto) != "copy";
-  TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
-  TUTTI_TRY_ASSIGN(const int64_t encrypt, env_int(Env::kEncrypt));
+  options.transports = env_string("TUTTI_TRANSPORTS");
+  TUTTI_TRY(options.set_algo(env_string("TUTTI_ALGO")));
+  options.trace_file = env_path("TUTTI_TRACE_FILE");
+  options.metrics_file = env_path("TUTTI_METRICS_FILE");
+  options.exposes = env_string("TUTTI_PROTO") != "copy";
+  TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int("TUTTI_DETERMINISTIC"));
+  TUTTI_TRY_ASSIGN(const int64_t encrypt, env_int("TUTTI_ENCRYPT"));
   options.deterministic = deterministic != 0;
   options.encrypt = encrypt != 0;
   return options;

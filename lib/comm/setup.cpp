@@ -47,9 +47,9 @@ int dmabuf_of_memory(uint64_t number, uint64_t* offset_bytes) {
 }
 
 Result<void> open_links(const Rendezvous& rendezvous, Membership& me, LinkPool& links) {
-  TUTTI_TRY_ASSIGN(const int64_t slots, env_int(Env::kSlots));
-  TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
-  TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
+  TUTTI_TRY_ASSIGN(const int64_t slots, env_int("TUTTI_SLOTS"));
+  TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int("TUTTI_SLOT_BYTES"));
+  TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int("TUTTI_NT_BYTES"));
   me.sizes.slot_bytes = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
   me.sizes.slots = static_cast<uint32_t>(slots);
   me.stream_from_bytes = static_cast<uint64_t>(stream_from);
@@ -73,7 +73,7 @@ Introduction introduction(const Rendezvous& rendezvous, const Membership& me, Li
                    .encrypts = me.options.encrypt,
                    .prices = fingerprint(prices.prices, prices.network_text),
                    .prices_from = prices.file,
-                   .order = env_string(Env::kOrder)};
+                   .order = env_string("TUTTI_ORDER")};
   mine.network.bytes_per_second = network_bytes_per_second(links.endpoints());
   if (prices.network) find_in_network(*prices.network, prices.network_file, &mine.network);
   mine.network.round_trip_ns = rendezvous.round_trip_ns();
@@ -139,7 +139,7 @@ void take_place(PriceList prices, Membership& me, LinkPool& links) {
   const MessageSizes asked = me.sizes;
   me.sizes = roster.sizes;
   if (asked.slot_bytes != 0) me.sizes.slot_bytes = asked.slot_bytes;
-  if (env_is_set(Env::kSlots)) me.sizes.slots = asked.slots;
+  if (env_is_set("TUTTI_SLOTS")) me.sizes.slots = asked.slots;
   // From this size on the inputs and outputs of all ranks here do not fit into the cache together, and a result that is
   // stored there is first read from memory, and later written back anyway. 16 MiB, registered, 2 and 4 ranks: -50 %,
   // -38 %; at half of these sizes streaming costs 4 ranks 34 %.
@@ -175,13 +175,13 @@ Result<void> connect_neighbours(Rendezvous& rendezvous, const Deadline& deadline
 Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
   TUTTI_TRY(env_check());
   TUTTI_TRY(kernels_check());
-  TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int(Env::kTraceOnSigterm));
+  TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int("TUTTI_TRACE_ON_SIGTERM"));
   if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm());
   TUTTI_TRY_ASSIGN(me_.machine, tutti::machine());
   TUTTI_TRY(open_links(rendezvous, me_, links_));
   TUTTI_TRY_ASSIGN(Listener control, Listener::open());
   TUTTI_TRY_ASSIGN(PriceList prices, find_prices());
-  TUTTI_TRY_ASSIGN(const int64_t connections, env_int(Env::kTcpConnections));
+  TUTTI_TRY_ASSIGN(const int64_t connections, env_int("TUTTI_TCP_CONNECTIONS"));
   Introduction mine = introduction(rendezvous, me_, links_, prices, control.contact);
   mine.connections = static_cast<uint32_t>(connections > 0 ? connections : networks_of(control));
   const size_t descriptors_before = open_descriptors();  // before any rank of the group connects
@@ -193,7 +193,7 @@ Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
   TUTTI_TRY(connect_neighbours(rendezvous, deadline, me_, links_, monitor_, std::move(control.fds)));
   TUTTI_TRY(collectives_.connect(deadline, [&] { return rendezvous.is_broken(); }));
   // Last, because no rank waits for another here, so a rank that fails can report it.
-  if (me_.leads_host() && env_is_set(Env::kTopoDump)) return dump_machine(env_string(Env::kTopoDump));
+  if (me_.leads_host() && env_is_set("TUTTI_TOPO_DUMP")) return dump_machine(env_string("TUTTI_TOPO_DUMP"));
   return {};
 }
 

@@ -194,7 +194,7 @@ class Direct final : public Way {
 
 // The smallest of the ranks' settings.
 Result<int> agreed_setting(Host& host) {
-  TUTTI_TRY_ASSIGN(const int64_t mine, env_int(Env::kGpuDirect));
+  TUTTI_TRY_ASSIGN(const int64_t mine, env_int("TUTTI_GPU_DIRECT"));
   TUTTI_TRY_ASSIGN(const auto all, tell_all(host, std::string(1, static_cast<char>(mine))));
   int least = kAlways;
   for (const std::string& one : all) least = std::min<int>(least, one[0]);

@@ -134,7 +134,7 @@ void Recorder::use(void* memory) {
 
 void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps, const std::string& trace_file) {
   static std::atomic<int> swept_by{0};  // a process; a forked child sweeps again
-  const std::string folder = env_path(Env::kTraceDir);
+  const std::string folder = env_path("TUTTI_TRACE_DIR");
   const ProcessId me = this_process();
   if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
   const std::lock_guard lock(g_registry.mutex);  // against for_each_recorder()

@@ -248,7 +248,7 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
   else
     random_bytes(parts.secret, sizeof parts.secret);
   const Key key = derive_key(parts.secret, sizeof parts.secret);
-  TUTTI_TRY_ASSIGN(const int64_t port, env_int(Env::kPort));
+  TUTTI_TRY_ASSIGN(const int64_t port, env_int("TUTTI_PORT"));
   const bool is_everywhere = fixed_port != 0 && fixed_port != port;
   const uint64_t door = fixed_port != 0 ? fixed_port : root_door(key);
   TUTTI_TRY_ASSIGN(Listener listener, is_everywhere ? listen_everywhere(fixed_port) : Listener::open(door));

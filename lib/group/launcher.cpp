@@ -87,7 +87,7 @@ Result<LaunchInfo> read_info(const Launcher& launcher) {
 // The job's secret, for launchers that cannot carry one. `derived` is made from what is the same on all ranks. The
 // host's name is not: Kubeflow tells rank 0 that it is localhost.
 Result<std::string> job_secret(const LaunchInfo& info, const std::string& derived) {
-  if (env_is_set(Env::kSecret)) return env_string(Env::kSecret);
+  if (env_is_set("TUTTI_SECRET")) return env_string("TUTTI_SECRET");
   if (info.encrypts)
     return Error{Code::kInvalidUsage,
                  format("rank %d must encrypt (TUTTI_ENCRYPT or the configuration's encrypt is set), but TUTTI_SECRET "
@@ -99,7 +99,7 @@ Result<std::string> job_secret(const LaunchInfo& info, const std::string& derive
 }
 
 Result<UniqueId> meet_by_tutti_root(const LaunchInfo& info, int call, Deadline deadline) {
-  const std::string root = env_string(Env::kRoot);
+  const std::string root = env_string("TUTTI_ROOT");
   TUTTI_TRY_ASSIGN(MeetingPoint point, parse_host_port(root, "TUTTI_ROOT"));
   TUTTI_TRY_ASSIGN(point.secret, job_secret(info, format("TUTTI_ROOT %u", point.port)));
   log(LogLevel::kInfo, "the group's root listens on TUTTI_ROOT=%s", root.c_str());

@@ -171,7 +171,7 @@ std::string users_configuration() {
 }
 
 Result<PriceList> find_prices() {
-  std::string path = env_string(Env::kTuneFile);
+  std::string path = env_string("TUTTI_TUNE_FILE");
   const std::string folder = users_configuration(), users = folder.empty() ? "" : folder + "/tutti/tuning";
   const bool is_found = path.empty();
   for (const std::string& file : {users, std::string("/etc/tutti/tuning")})

@@ -19,7 +19,7 @@ namespace {
 
 // The one in the file that TUTTI_TOPO_FILE names.
 Result<Machine> named_machine() {
-  auto read = read_machine(env_string(Env::kTopoFile));
+  auto read = read_machine(env_string("TUTTI_TOPO_FILE"));
   if (!read) read.error().message.insert(0, "TUTTI_TOPO_FILE: ");
   return read;
 }
@@ -76,7 +76,7 @@ CpuSet usable_cpus() {
 }
 
 Result<std::shared_ptr<const Machine>> machine() {
-  if (env_is_set(Env::kTopoFile)) {
+  if (env_is_set("TUTTI_TOPO_FILE")) {
     TUTTI_TRY_ASSIGN(Machine read, named_machine());
     return std::make_shared<const Machine>(std::move(read));
   }
@@ -85,7 +85,7 @@ Result<std::shared_ptr<const Machine>> machine() {
 }
 
 Result<Machine> discover_all() {
-  if (env_is_set(Env::kTopoFile)) return named_machine();
+  if (env_is_set("TUTTI_TOPO_FILE")) return named_machine();
   auto found = discover_with_hwloc();
   if (found) return found;
   log(LogLevel::kInfo, "topology from sysfs: %s", found.error().message.c_str());
@@ -95,7 +95,7 @@ Result<Machine> discover_all() {
 Result<void> dump_machine(const std::string& path) {
   std::string target = path;
   if (const size_t at = target.find("%h"); at != std::string::npos) target.replace(at, 2, host_name());
-  TUTTI_TRY_ASSIGN(const std::string xml, hwloc_xml(env_string(Env::kTopoFile)));
+  TUTTI_TRY_ASSIGN(const std::string xml, hwloc_xml(env_string("TUTTI_TOPO_FILE")));
   const auto written = write_file(target, xml);
   if (written) return {};
   return system_error("the topology cannot be written to " + target +

@@ -21,7 +21,7 @@ namespace {
 // Sets one variable and restores it at the end.
 class Set {
  public:
-  Set(Env id, const std::string& value) : name_(env_entry(id).name) {
+  Set(std::string_view name, const std::string& value) : name_(env_entry(name).name) {
     if (const char* before = getenv(name_)) before_ = before;
     setenv(name_, value.c_str(), 1);
   }
@@ -37,110 +37,107 @@ class Set {
   std::string before_;
 };
 
-std::string refusal(Env id, const std::string& value) {
-  const Set set(id, value);
-  const auto number = env_int(id);
-  INFO(env_entry(id).name << "=" << value);
+std::string refusal(std::string_view name, const std::string& value) {
+  const Set set(name, value);
+  const auto number = env_int(name);
+  INFO(name << "=" << value);
   REQUIRE(!number);
   CHECK(number.error().code == Code::kInvalidUsage);
   return number.error().message;
 }
 
-int64_t number(Env id, const std::string& value) {
-  const Set set(id, value);
-  const auto parsed = env_int(id);
-  INFO(env_entry(id).name << "=" << value);
+int64_t number(std::string_view name, const std::string& value) {
+  const Set set(name, value);
+  const auto parsed = env_int(name);
+  INFO(name << "=" << value);
   REQUIRE(parsed);
   return parsed.value();
 }
 
 }  // namespace
 
-TEST_CASE("the table is in the order of its enum, complete, and its defaults are valid") {
+TEST_CASE("the table is complete, and its defaults are valid") {
   std::set<std::string> names;
-  int at = 0;
   for (const EnvEntry& entry : env_table()) {
     INFO(entry.name);
-    CHECK(static_cast<int>(entry.id) == at++);
     CHECK(names.insert(entry.name).second);
     CHECK(strncmp(entry.name, "TUTTI_", 6) == 0);
     CHECK(strlen(entry.help) > 0);
     if (entry.min > entry.max || *entry.fallback == '\0') continue;
     unsetenv(entry.name);
-    const auto value = env_int(entry.id);
+    const auto value = env_int(entry.name);
     REQUIRE(value);
     CHECK(value.value() >= entry.min);
     CHECK(value.value() <= entry.max);
   }
-  CHECK(at == static_cast<int>(Env::kCount_));
+  CHECK(names.size() == env_table().size());
 }
 
 TEST_CASE("numbers and sizes") {
-  CHECK(number(Env::kSlotBytes, "4096") == 4096);
-  CHECK(number(Env::kSlotBytes, "64K") == 65536);
-  CHECK(number(Env::kSlotBytes, "64k") == 65536);
-  CHECK(number(Env::kSlotBytes, "2M") == 2 << 20);
-  CHECK(number(Env::kSlotBytes, "2m") == 2 << 20);
-  CHECK(number(Env::kNonTemporalBytes, "3G") == int64_t{3} << 30);
-  CHECK(number(Env::kNonTemporalBytes, "3g") == int64_t{3} << 30);
-  CHECK(number(Env::kNonTemporalBytes, "9223372036854775807") == INT64_MAX);
-  CHECK(number(Env::kSlots, "2") == 2);
-  CHECK(number(Env::kSlots, "64") == 64);
+  CHECK(number("TUTTI_SLOT_BYTES", "4096") == 4096);
+  CHECK(number("TUTTI_SLOT_BYTES", "64K") == 65536);
+  CHECK(number("TUTTI_SLOT_BYTES", "64k") == 65536);
+  CHECK(number("TUTTI_SLOT_BYTES", "2M") == 2 << 20);
+  CHECK(number("TUTTI_SLOT_BYTES", "2m") == 2 << 20);
+  CHECK(number("TUTTI_NT_BYTES", "3G") == int64_t{3} << 30);
+  CHECK(number("TUTTI_NT_BYTES", "3g") == int64_t{3} << 30);
+  CHECK(number("TUTTI_NT_BYTES", "9223372036854775807") == INT64_MAX);
+  CHECK(number("TUTTI_SLOTS", "2") == 2);
+  CHECK(number("TUTTI_SLOTS", "64") == 64);
 }
 
 TEST_CASE("what is no number is refused with its name, its value and what it may be") {
   for (const char* wrong : {"x", "12x", "1KB", "K", "-", "1 ", "0x10", "1.5", "1e3", "--1", "1KK"}) {
-    const std::string text = refusal(Env::kSlotBytes, wrong);
+    const std::string text = refusal("TUTTI_SLOT_BYTES", wrong);
     CHECK(text.find(std::string("TUTTI_SLOT_BYTES=") + wrong) != std::string::npos);
     CHECK(text.find("from 0 to 67108864, default 0") != std::string::npos);
   }
   for (const char* out_of_range : {"1", "65", "-4", "1K", "99999999999999999999", "9223372036854775807G"})
-    CHECK(refusal(Env::kSlots, out_of_range).find("from 2 to 64") != std::string::npos);
+    CHECK(refusal("TUTTI_SLOTS", out_of_range).find("from 2 to 64") != std::string::npos);
   for (const char* too_large : {"17179869185G", "99999999999999999999"})  // the first times 2^30 is 2^64 + 2^30
-    CHECK(refusal(Env::kNonTemporalBytes, too_large).find("from 0 to 9223372036854775807") != std::string::npos);
+    CHECK(refusal("TUTTI_NT_BYTES", too_large).find("from 0 to 9223372036854775807") != std::string::npos);
 }
 
 TEST_CASE("an empty variable counts as not set") {
-  const Set set(Env::kSlots, "");
-  CHECK(!env_is_set(Env::kSlots));
-  CHECK(env_string(Env::kSlots) == env_entry(Env::kSlots).fallback);
+  const Set set("TUTTI_SLOTS", "");
+  CHECK(!env_is_set("TUTTI_SLOTS"));
+  CHECK(env_string("TUTTI_SLOTS") == env_entry("TUTTI_SLOTS").fallback);
 }
 
 TEST_CASE("a variable without a default has to be set to be a number") {
   unsetenv("TUTTI_RANK");
-  CHECK(!env_int(Env::kRank));
-  CHECK(number(Env::kRank, "0") == 0);
+  CHECK(!env_int("TUTTI_RANK"));
+  CHECK(number("TUTTI_RANK", "0") == 0);
 }
 
 TEST_CASE("the check finds every wrong variable") {
   REQUIRE(env_check());
   {
-    const Set set(Env::kOpTimeout, "soon");
+    const Set set("TUTTI_OP_TIMEOUT", "soon");
     const auto checked = env_check();
     REQUIRE(!checked);
     CHECK(checked.error().message.find("TUTTI_OP_TIMEOUT=soon") != std::string::npos);
   }
   {
-    const Set set(Env::kLog, "loud");
+    const Set set("TUTTI_LOG", "loud");
     const auto checked = env_check();
     REQUIRE(!checked);
     CHECK(checked.error().message.find("TUTTI_LOG=loud") != std::string::npos);
   }
-  for (const Env id : {Env::kProto, Env::kOrder}) {
-    const Set set(id, "odd");
+  for (const std::string name : {"TUTTI_PROTO", "TUTTI_ORDER"}) {
+    const Set set(name, "odd");
     const auto checked = env_check();
     REQUIRE(!checked);
-    CHECK(checked.error().message.find(env_entry(id).name + std::string("=odd is not valid: give ")) !=
-          std::string::npos);
+    CHECK(checked.error().message.find(name + "=odd is not valid: give ") != std::string::npos);
   }
   {
-    const Set set(Env::kTcpSegmentBytes, "87");
+    const Set set("TUTTI_TCP_MSS", "87");
     const auto checked = env_check();
     REQUIRE(!checked);
     CHECK(checked.error().message.find("TUTTI_TCP_MSS=87 is not valid: give 0, or 88 to") != std::string::npos);
   }
   for (const char* segment_bytes : {"0", "88", "32767"}) {
-    const Set set(Env::kTcpSegmentBytes, segment_bytes);
+    const Set set("TUTTI_TCP_MSS", segment_bytes);
     CHECK(env_check());
   }
   CHECK(env_check());
@@ -188,9 +185,9 @@ TEST_CASE("what Kubernetes sets for a Service named tutti is ignored with one wa
     const std::string said = check_elsewhere(service + "TUTTI_PORT=" + port);
     CHECK(said.find(std::string("TUTTI_PORT=") + port + " is ignored: Kubernetes sets it") != std::string::npos);
     CHECK(said.find("nothing reads it") == std::string::npos);
-    const Set set(Env::kPort, port);
-    CHECK(!env_is_set(Env::kPort));
-    CHECK(number(Env::kPort, port) == 0);
+    const Set set("TUTTI_PORT", port);
+    CHECK(!env_is_set("TUTTI_PORT"));
+    CHECK(number("TUTTI_PORT", port) == 0);
   }
   CHECK(check_elsewhere(service + "TUTTI_PORT=29600").empty());
   CHECK(check_elsewhere("TUTTI_PORT_RAGE=1-2").find("did you mean TUTTI_PORT_RANGE?") != std::string::npos);
@@ -210,15 +207,16 @@ TEST_CASE("what cannot be logged to its file goes to stderr, which says why") {
 
 namespace {
 
-constexpr Env kFiles[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile, Env::kMetricsFile,
-                          Env::kTransportPlugin, Env::kTuneFile, Env::kTopoFile,  Env::kTopoDump};
+constexpr std::string_view kFiles[] = {"TUTTI_LOG_FILE",     "TUTTI_TRACE_DIR",        "TUTTI_TRACE_FILE",
+                                       "TUTTI_METRICS_FILE", "TUTTI_TRANSPORT_PLUGIN", "TUTTI_TUNE_FILE",
+                                       "TUTTI_TOPO_FILE",    "TUTTI_TOPO_DUMP"};
 
 }  // namespace
 
 // Run only by its own name, by a test that looks at what such a program believes.
 TEST_CASE("what a program with more rights reads", "[.privileged]") {
-  printf("at_secure=%lu rank=%s", getauxval(AT_SECURE), env_string(Env::kRank).c_str());
-  for (const Env id : kFiles) printf(" %s=%s", env_entry(id).name, env_string(id).c_str());
+  printf("at_secure=%lu rank=%s", getauxval(AT_SECURE), env_string("TUTTI_RANK").c_str());
+  for (const std::string_view name : kFiles) printf(" %s=%s", env_entry(name).name, env_string(name).c_str());
   printf("\n");
 }
 
@@ -227,7 +225,7 @@ TEST_CASE("a program with more rights than its user opens no file that the envir
   std::filesystem::copy_file("/proc/self/exe", copy, std::filesystem::copy_options::overwrite_existing);
   const bool is_root = chown(copy.c_str(), 65534, 65534) == 0 && chmod(copy.c_str(), 04755) == 0;
   std::string said, variables = "TUTTI_RANK=3 ";
-  for (const Env id : kFiles) variables += std::string(env_entry(id).name) + "=/tmp/theirs ";
+  for (const std::string_view name : kFiles) variables += std::string(name) + "=/tmp/theirs ";
   if (FILE* out = popen((variables + copy + " '[.privileged]'").c_str(), "r")) {
     for (char text[256]; fgets(text, sizeof text, out) != nullptr;) said += text;
     pclose(out);

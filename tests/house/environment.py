@@ -3,7 +3,7 @@ import re
 
 import tree
 
-ENTRY = re.compile(r'\{Env::\w+,\s*"(TUTTI_\w+)",\s*"([^"]*)"')
+ENTRY = re.compile(r'^  \{"(TUTTI_\w+)",\s*"([^"]*)",', re.M)
 README_ROW = re.compile(r"^\| `(TUTTI_\w+)` \|([^|]*)\|", re.M)
 LITERAL = re.compile(r'"(TUTTI_[A-Z0-9_]+)"')
 GETENV = re.compile(r'\bgetenv\s*\(\s*"(TUTTI_\w+)"')

@@ -236,7 +236,7 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
     INFO(algorithm->name);
     const Algo algo = parse_algo(algorithm->name).value();
     CHECK(algorithm_of(algo) == algorithm);
-    CHECK(std::string(env_entry(Env::kAlgo).help).find(algorithm->name) != std::string::npos);
+    CHECK(std::string(env_entry("TUTTI_ALGO").help).find(algorithm->name) != std::string::npos);
     CHECK(algorithm->all_reduce.build != nullptr);
     for (const Collective collective : kByAlgorithms) {
       const Algo own = own_algo(collective, algo);

@@ -44,7 +44,7 @@ inline Fd knock(const Door& door) {
 inline Key key_of(uint8_t secret) {
   Key key;
   key.fill(secret);
-  key.encrypts = env_int(Env::kEncrypt).value() != 0;
+  key.encrypts = env_int("TUTTI_ENCRYPT").value() != 0;
   return key;
 }
 
@@ -110,7 +110,7 @@ inline size_t open_descriptors() {
 inline void check_open_for_ranks(Endpoint& to, Deadline deadline = Deadline::after_seconds(kPatienceSeconds)) {
   tuttiEndpointConfig config{sizeof config, 0, 2, {}};
   memset(config.group_key, 7, sizeof config.group_key);
-  config.encrypt = env_int(Env::kEncrypt).value() != 0;
+  config.encrypt = env_int("TUTTI_ENCRYPT").value() != 0;
   const auto t = to.name() == std::string("shm") ? &kShmTransport : &kTcpTransport;
   auto from = Endpoint::open(t, config);
   REQUIRE(from);

@@ -52,7 +52,7 @@ inline uint64_t times(uint64_t n) {
 
 // The transports that TUTTI_TRANSPORTS names, perhaps a plugin; else all.
 inline std::vector<const tuttiTransport*> transports() {
-  const auto found = find_transports(env_string(Env::kTransports));
+  const auto found = find_transports(env_string("TUTTI_TRANSPORTS"));
   if (found) return found.value();
   fprintf(stderr, "%s\n", found.error().message.c_str());
   exit(1);
@@ -107,7 +107,7 @@ inline Result<Endpoint> open_endpoint(const tuttiTransport* table, int rank, int
   tuttiEndpointConfig config{sizeof config,          rank,           n_ranks,         {}, find_memory,
                              SharedMemory::removals, is_live_memory, dmabuf_of_memory};
   memset(config.group_key, secret, sizeof config.group_key);
-  config.encrypt = env_int(Env::kEncrypt).value() != 0;
+  config.encrypt = env_int("TUTTI_ENCRYPT").value() != 0;
   return Endpoint::open(table, config);
 }
 

@@ -92,10 +92,11 @@ Finding try_transport(const char* transport) {
 }
 
 // Settings that belong to a single rank or host, or name files: tuttiCommInit compares what a tuning file says.
-constexpr Env kOwn[] = {Env::kRank,         Env::kSecret,   Env::kRoot,       Env::kLogFile,        Env::kLog,
-                        Env::kSocketIfname, Env::kIbHca,    Env::kIbGidIndex, Env::kTraceDir,       Env::kTraceFile,
-                        Env::kMetricsFile,  Env::kTopoFile, Env::kTopoDump,   Env::kTraceOnSigterm, Env::kPortRange,
-                        Env::kTuneFile,     Env::kLibrary};
+constexpr std::string_view kOwn[] = {
+    "TUTTI_RANK",          "TUTTI_SECRET",    "TUTTI_ROOT",         "TUTTI_LOG_FILE",         "TUTTI_LOG",
+    "TUTTI_SOCKET_IFNAME", "TUTTI_IB_HCA",    "TUTTI_IB_GID_INDEX", "TUTTI_TRACE_DIR",        "TUTTI_TRACE_FILE",
+    "TUTTI_METRICS_FILE",  "TUTTI_TOPO_FILE", "TUTTI_TOPO_DUMP",    "TUTTI_TRACE_ON_SIGTERM", "TUTTI_PORT_RANGE",
+    "TUTTI_TUNE_FILE",     "TUTTI_LIBRARY"};
 
 // Settings that must be equal on all ranks.
 std::string own_settings() {
@@ -103,8 +104,8 @@ std::string own_settings() {
   tuttiGetVersion(&version);
   std::string text = format("version=%d\n", version);
   for (const EnvEntry& entry : env_table()) {
-    const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), entry.id) != std::end(kOwn);
-    if (!is_own) text += std::string(entry.name) + "=" + env_string(entry.id) + "\n";
+    const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), entry.name) != std::end(kOwn);
+    if (!is_own) text += std::string(entry.name) + "=" + env_string(entry.name) + "\n";
   }
   return text;
 }

@@ -39,7 +39,8 @@ Finding settings() {
     return {Level::kBad, "settings", checked.error().message, "correct it in the environment, on all ranks"};
   std::string set;
   for (const EnvEntry& entry : env_table())
-    if (entry.id != Env::kSecret && env_is_set(entry.id)) set += (set.empty() ? "" : ", ") + std::string(entry.name);
+    if (std::string_view(entry.name) != "TUTTI_SECRET" && env_is_set(entry.name))
+      set += (set.empty() ? "" : ", ") + std::string(entry.name);
   return good("settings", set.empty() ? "none" : set);
 }
 
@@ -80,7 +81,7 @@ Finding locked_memory() {
 }
 
 Finding traces() {
-  const std::string folder = env_string(Env::kTraceDir);
+  const std::string folder = env_string("TUTTI_TRACE_DIR");
   struct statvfs room {};
   const std::string remedy =
       "set TUTTI_TRACE_DIR to a folder with some MiB of room; without one traces cannot be read from outside";

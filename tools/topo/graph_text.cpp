@@ -14,7 +14,7 @@ Result<Graph> machine_graph(const std::string& name) {
   if (name == "this-host") {
     TUTTI_TRY_ASSIGN(const Machine machine, discover_all());
     Graph graph = graph_of(machine);
-    if (!env_is_set(Env::kTopoFile)) add_nvlinks(graph);
+    if (!env_is_set("TUTTI_TOPO_FILE")) add_nvlinks(graph);
     return graph;
   }
   const auto text = read_file(name);

@@ -207,7 +207,7 @@ int main(int argc, char** argv) {
       "Shows what the ranks of a job on this host do, or did before they were killed, and why they hang.\n"
       "Across hosts: tuttiDumpTrace, TUTTI_TRACE_FILE or `tutti-trace dump` on each, then merge.");
   app.require_subcommand(1);
-  std::string folder = env_string(Env::kTraceDir), pattern = "tutti-trace-%g-%r.json", out = "tutti-trace",
+  std::string folder = env_string("TUTTI_TRACE_DIR"), pattern = "tutti-trace-%g-%r.json", out = "tutti-trace",
               prefix = "tutti_trace_";
   std::vector<std::string> files;
   int pid = 0;

@@ -110,7 +110,7 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
 }
 
 Status users_file(std::string* path) {
-  *path = env_string(Env::kTuneFile);
+  *path = env_string("TUTTI_TUNE_FILE");
   if (!path->empty()) return {};
   const std::string folder = users_configuration();
   if (folder.empty())

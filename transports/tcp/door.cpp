@@ -49,7 +49,7 @@ std::unique_ptr<LinkHalf> Door::accept(tuttiLinkConfig* config) {
 // Null until all of its connections have arrived.
 Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete& incomplete) {
   if (!incomplete.has_all()) return std::unique_ptr<LinkHalf>();
-  TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
+  TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int("TUTTI_TCP_TIMEOUT"));
   const tuttiLinkConfig& config = incomplete.config;
   auto made = RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds);
   if (!made) return refusal_.emplace(std::move(made).error());

@@ -25,8 +25,8 @@ class TcpEndpoint : public Door {
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer) {
     const auto contact = Contact::from_bytes(peer);
     if (!contact) return Error{Code::kInvalidArgument, "this is not the address of a tcp endpoint", config.peer};
-    TUTTI_TRY_ASSIGN(const int64_t asked_connections, env_int(Env::kTcpConnections));
-    TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
+    TUTTI_TRY_ASSIGN(const int64_t asked_connections, env_int("TUTTI_TCP_CONNECTIONS"));
+    TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int("TUTTI_TCP_TIMEOUT"));
     const size_t fitting = std::max<size_t>(networks_between(*contact), config.connections);
     const size_t n_connections =
         asked_connections > 0 ? static_cast<size_t>(asked_connections) : std::min<size_t>(fitting, kMaxConnections);

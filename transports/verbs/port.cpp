@@ -32,7 +32,7 @@ constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 // By TUTTI_IB_HCA, whose names may have a port after a colon.
 bool is_wanted(const std::string& device, int port) {
-  const std::string names = env_string(Env::kIbHca);
+  const std::string names = env_string("TUTTI_IB_HCA");
   return names.empty() || matches_filter(names, [&](std::string_view part, bool exact) {
            const std::string_view name = part.substr(0, part.find(':'));
            const int only = name == part ? port : atoi(std::string(part.substr(name.size() + 1)).c_str());
@@ -131,7 +131,7 @@ Result<Ports> Port::open_all() {
   ibv_free_device_list(devices);
   if (!ports.empty()) return ports;
   return Error{Code::kSystemError,
-               format("no port of an RDMA device can be used (TUTTI_IB_HCA=%s): %s", env_string(Env::kIbHca).c_str(),
+               format("no port of an RDMA device can be used (TUTTI_IB_HCA=%s): %s", env_string("TUTTI_IB_HCA").c_str(),
                       refused.empty() ? "there is no device" : refused.c_str())};
 }
 
@@ -173,7 +173,7 @@ Result<void> Port::set_up() {
 
 // RoCE v2 on Ethernet, as it can be routed; TUTTI_IB_GID_INDEX leaves one. IPv4 before IPv6 before link-local.
 Result<void> Port::find_gids() {
-  TUTTI_TRY_ASSIGN(const int64_t only, env_int(Env::kIbGidIndex));
+  TUTTI_TRY_ASSIGN(const int64_t only, env_int("TUTTI_IB_GID_INDEX"));
   std::vector<ibv_gid_entry> table(256);
   const ssize_t n = ibv_query_gid_table(context_.get(), table.data(), table.size(), 0);
   if (n < 0) return system_error("has no GID table", static_cast<int>(-n));

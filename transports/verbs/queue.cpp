@@ -43,7 +43,7 @@ Result<Queue> Queue::create(const Route& route, ibv_cq* completions, uint32_t se
   queue.inline_bytes_ = init.cap.max_inline_data;
   random_bytes(&queue.sequence_, sizeof queue.sequence_);
   queue.sequence_ &= 0xffffff;
-  TUTTI_TRY_ASSIGN(const int64_t key, env_int(Env::kIbPkey));
+  TUTTI_TRY_ASSIGN(const int64_t key, env_int("TUTTI_IB_PKEY"));
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = port.number();
@@ -61,10 +61,10 @@ QueueAddress Queue::address(const Pinned& memory) const {
 
 Result<void> Queue::connect(const QueueAddress& peer) {
   const Port& port = *route_.port;
-  TUTTI_TRY_ASSIGN(const int64_t level, env_int(Env::kIbServiceLevel));
-  TUTTI_TRY_ASSIGN(const int64_t traffic_class, env_int(Env::kIbTrafficClass));
-  TUTTI_TRY_ASSIGN(const int64_t timeout, env_int(Env::kIbTimeout));
-  TUTTI_TRY_ASSIGN(const int64_t retries, env_int(Env::kIbRetries));
+  TUTTI_TRY_ASSIGN(const int64_t level, env_int("TUTTI_IB_SL"));
+  TUTTI_TRY_ASSIGN(const int64_t traffic_class, env_int("TUTTI_IB_TC"));
+  TUTTI_TRY_ASSIGN(const int64_t timeout, env_int("TUTTI_IB_TIMEOUT"));
+  TUTTI_TRY_ASSIGN(const int64_t retries, env_int("TUTTI_IB_RETRIES"));
   peer_key_ = peer.key;
   ibv_qp_attr a{};
   a.qp_state = IBV_QPS_RTR;

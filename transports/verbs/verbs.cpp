@@ -15,8 +15,8 @@ class VerbsEndpoint : public DiallingEndpoint {
   static Result<std::unique_ptr<VerbsEndpoint>> open(const tuttiEndpointConfig& config) {
     // A plugin has a log of its own. The caller has already checked the environment and warned of oddities.
     log_set_thread_rank(config.rank);
-    TUTTI_TRY_ASSIGN(const int64_t most_bytes, env_int(Env::kIbPinBytes));
-    TUTTI_TRY_ASSIGN(const int64_t queues, env_int(Env::kIbQueues));
+    TUTTI_TRY_ASSIGN(const int64_t most_bytes, env_int("TUTTI_IB_PIN_BYTES"));
+    TUTTI_TRY_ASSIGN(const int64_t queues, env_int("TUTTI_IB_QPS"));
     TUTTI_TRY_ASSIGN(Ports ports, Port::open_all());
     TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
     return std::unique_ptr<VerbsEndpoint>(new VerbsEndpoint(config, std::move(listener), std::move(ports),
