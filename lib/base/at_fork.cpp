@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <bitset>
 #include <new>
-#include <type_traits>
-#include <variant>
 #include <vector>
 
 namespace tutti {
@@ -19,15 +17,10 @@ namespace {
 std::bitset<1 << 20> g_sockets;
 size_t g_end = 0;  // one past the highest number ever entered
 
-using Held = std::variant<std::mutex*, std::shared_mutex*>;
-void unlock(const Held& held) {
-  std::visit([](auto* mutex) { mutex->unlock(); }, held);
-}
-
 // Never destroyed: other threads may outlive main.
 struct Registry {
   std::mutex mutex, sockets;
-  std::vector<Held> held;
+  std::vector<std::mutex*> held;
   std::vector<void (*)()> actions;
 };
 Registry& registry();
@@ -37,17 +30,17 @@ void before_fork() {
   registry().mutex.lock();
   const auto& all = registry().held;
   for (size_t locked = 0; locked < all.size();) {
-    if (std::visit([](auto* mutex) { return mutex->try_lock(); }, all[locked])) {
+    if (all[locked]->try_lock()) {
       locked++;
       continue;
     }
-    for (; locked > 0; locked--) unlock(all[locked - 1]);
+    for (; locked > 0; locked--) all[locked - 1]->unlock();
     sched_yield();
   }
 }
 
 void after_fork_in_parent() {
-  for (const Held& one : registry().held) unlock(one);
+  for (std::mutex* one : registry().held) one->unlock();
   registry().mutex.unlock();
 }
 
@@ -68,8 +61,7 @@ void replace_sockets() {
 void after_fork_in_child() {
   replace_sockets();
   after_fork_in_parent();
-  for (const Held& one : registry().held)
-    std::visit([](auto* mutex) { new (mutex) std::remove_pointer_t<decltype(mutex)>; }, one);
+  for (std::mutex* one : registry().held) new (one) std::mutex;
   new (&registry().mutex) std::mutex;
   for (void (*action)() : registry().actions) action();
 }
@@ -115,14 +107,9 @@ void close_descriptor(int fd) {
   ::close(fd);
 }
 
-void hold_while_forking(std::mutex& mutex) {
+MutexAcrossForks::MutexAcrossForks() {
   const std::lock_guard lock(registry().mutex);
-  registry().held.push_back(&mutex);
-}
-
-void hold_while_forking(std::shared_mutex& mutex) {
-  const std::lock_guard lock(registry().mutex);
-  registry().held.push_back(&mutex);
+  registry().held.push_back(this);
 }
 
 void do_in_children(void (*action)()) {

@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <mutex>
-#include <shared_mutex>
 
 namespace tutti {
 
@@ -25,12 +24,10 @@ int above_streams(int fd);
 // Closes a descriptor, which may be a socket that was entered.
 void close_descriptor(int fd);
 
-// Locks `mutex` while the process forks, so that the child finds what it guards consistent, and the mutex unlocked.
-void hold_while_forking(std::mutex& mutex);
-void hold_while_forking(std::shared_mutex& mutex);
-// Such a mutex, for what is made when the library is loaded: its first use might coincide with another thread's fork.
+// Locked while the process forks, so that the child finds what it guards consistent, and the mutex unlocked. Make it
+// when the library is loaded: its first use might coincide with another thread's fork.
 struct MutexAcrossForks : std::mutex {
-  MutexAcrossForks() { hold_while_forking(*this); }
+  MutexAcrossForks();
 };
 // What is made on first use and then stays, also for threads that outlive main. For a static variable of this kind: a
 // child that is forked while another thread makes one of a function's would wait for that thread for ever.

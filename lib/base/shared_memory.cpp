@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <shared_mutex>
 #include <vector>
 
 #include "base/at_fork.h"
@@ -26,7 +25,7 @@ namespace {
 // Never destroyed: other threads may outlive main.
 struct Table {
   Table();
-  std::shared_mutex mutex;
+  MutexAcrossForks mutex;
   std::vector<std::shared_ptr<const SharedBlock>> blocks;  // ascending ids
   std::map<void*, uint64_t> allocated;                     // ids
   uint64_t last_id = 0, last_of_parent = 0;
@@ -40,7 +39,7 @@ struct Table {
   }
   template <class Wanted>
   std::shared_ptr<const SharedBlock> find(Wanted&& wanted) {
-    const std::shared_lock lock(mutex);
+    const std::lock_guard lock(mutex);
     for (const auto& block : blocks)
       if (wanted(*block)) return block;
     return nullptr;
@@ -57,7 +56,6 @@ struct Table {
 Table& g_table = *new Table;
 
 Table::Table() {
-  hold_while_forking(mutex);
   do_in_children([] { g_table.last_of_parent = g_table.last_id; });
 }
 
@@ -135,13 +133,13 @@ Result<void*> SharedMemory::allocate(size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
   madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; only some systems have huge pages for shared memory
-  const std::unique_lock lock(g_table.mutex);
+  const std::lock_guard lock(g_table.mutex);
   g_table.allocated[memory] = g_table.add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(fd), 0)->id;
   return memory;
 }
 
 bool SharedMemory::free(void* memory) {
-  const std::unique_lock lock(g_table.mutex);
+  const std::lock_guard lock(g_table.mutex);
   const auto found = g_table.allocated.find(memory);
   if (found == g_table.allocated.end()) return false;
   const auto block = g_table.take(found->second);
@@ -166,17 +164,17 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
   Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();  // may be none: the file has to be open
   const uint64_t offset = mapping.offset + (begin - mapping.begin);
   if (fd && !has_pages(fd, offset, bytes)) fd.reset();  // else peers would be told to map it, and refuse
-  const std::unique_lock lock(g_table.mutex);
+  const std::lock_guard lock(g_table.mutex);
   return g_table.add(begin, bytes, std::move(fd), offset);
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset) {
-  const std::unique_lock lock(g_table.mutex);
+  const std::lock_guard lock(g_table.mutex);
   return g_table.add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(dmabuf), offset, true);
 }
 
 bool SharedMemory::remove(uint64_t id) {
-  const std::unique_lock lock(g_table.mutex);
+  const std::lock_guard lock(g_table.mutex);
   return g_table.take(id) != nullptr;
 }
 
@@ -197,7 +195,7 @@ Fd SharedMemory::dmabuf(uint64_t id, uint64_t* offset) {
 }
 
 bool SharedMemory::is_live(uint64_t id) {
-  const std::shared_lock lock(g_table.mutex);
+  const std::lock_guard lock(g_table.mutex);
   return std::ranges::binary_search(g_table.blocks, id, {}, [](const auto& block) { return block->id; });
 }
 
