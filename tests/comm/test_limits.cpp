@@ -265,8 +265,9 @@ TEST_CASE("many ranks of one process link all pairs with few descriptors", "[pro
   CHECK(said == "");
 }
 
-// The network drops what would make it: no connection is refused.
+// The network drops what would make it: no connection is refused. Every rank lacks some.
 TEST_CASE("a collective whose new link does not come ends after the limit of operations, and names that", "[waits]") {
+  constexpr int kRanks = 8;
   const std::string said = in_limited_child([] {
     setenv("TUTTI_TRANSPORTS", "tcp", 1);
     setenv("TUTTI_ALGO", "direct", 1);
@@ -275,9 +276,9 @@ TEST_CASE("a collective whose new link does not come ends after the limit of ope
     std::string text;
     std::atomic<int> n_there = 0;
     std::atomic<bool> drops = false;
-    const auto outcomes = run_threads(4, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    const auto outcomes = run_threads(kRanks, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
       n_there++;
-      while (rank == 0 && n_there < 4) usleep(1000);
+      while (rank == 0 && n_there < kRanks) usleep(1000);
       sock_filter nothing = {BPF_RET | BPF_K, 0, 0, 0};
       const sock_fprog none{1, &nothing};
       for (const int fd : rank == 0 ? listening_sockets() : std::vector<int>())
