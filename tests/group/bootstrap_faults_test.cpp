@@ -14,6 +14,7 @@
 #include "group/bootstrap.h"
 #include "group/bootstrap_wire.h"
 #include "own_signal.h"
+#include "sanitized.h"
 #include "ranks.h"
 
 using namespace tutti;
