@@ -14,8 +14,8 @@
 #include "group/bootstrap.h"
 #include "group/bootstrap_wire.h"
 #include "own_signal.h"
-#include "sanitized.h"
 #include "ranks.h"
+#include "sanitized.h"
 
 using namespace tutti;
 using namespace tutti::test;
