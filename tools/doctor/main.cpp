@@ -46,7 +46,7 @@ struct Network {
 
 // Uses a group whose packets are so small that they pass everywhere.
 Network look_at_network(const tutti::LaunchInfo& info) {
-  const bool is_set = tutti::env_is_set(tutti::"TUTTI_TCP_MSS");
+  const bool is_set = tutti::env_is_set("TUTTI_TCP_MSS");
   if (!is_set) setenv("TUTTI_TCP_MSS", "500", 1);
   Network network{tuttiSuccess, "", {1, 1, info.rank == 0 || info.local_rank == 0}, {}};
   tuttiComm_t comm = nullptr;
