@@ -481,8 +481,8 @@ TUTTI_API tuttiResult_t tuttiGroupStart(void);
  * operations with a stream are queued there, and all others are done; tuttiInProgress says that a creation or
  * finalization continues in the background. If a call in the group was refused, nothing is run, and its error is
  * returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match),
- * tuttiInvalidArgument (on host memory: a group that sends and receives would receive into overlapping memory), and the
- * first error of the operations. */
+ * tuttiInvalidArgument (on host memory: a group that sends and receives would receive into overlapping memory),
+ * tuttiSystemError (too few threads: no operation was begun), and the first error of the operations. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
 
 /* Ends a group as tuttiGroupEnd does, but runs nothing, and writes how long the group would take to

@@ -147,7 +147,6 @@ Result<Departure> departure_of(Pending& p) {
 Result<void> submit_to_devices(const std::vector<Pending>& operations, std::vector<cuda::Device*>* devices) {
   Result<void> first;
   for (const Pending& p : operations) {
-    if (p.use->device() == nullptr) continue;
     if (auto submitted = p.use->device()->submit(p.operation, p.stream); first) first = std::move(submitted);
     if (std::find(devices->begin(), devices->end(), p.use->device()) == devices->end())
       devices->push_back(p.use->device());
@@ -202,13 +201,18 @@ void take_tickets(std::vector<Pending>& operations, Start& start) {
   }
 }
 
-// Operations on host memory, of which there are some; and `meanwhile`, if given, on this thread.
-Result<void> run_here(std::vector<Pending> operations, const std::function<Result<void>()>& meanwhile) {
+// Operations on host memory, of which there are some; once nothing else can fail, `begin`; and then `meanwhile`, if
+// given, on this thread.
+Result<void> run_here(std::vector<Pending> operations, const std::function<void()>& begin,
+                      const std::function<Result<void>()>& meanwhile) {
   TUTTI_TRY_ASSIGN(Start start, prepare(operations));
   std::vector<std::function<Result<void>()>> all;
   for (const auto& list : start.lists) all.push_back([&list] { return run_in_order(list); });
   if (meanwhile) all.push_back(meanwhile);
-  auto here = run_at_once(std::move(all), [&] { take_tickets(operations, start); });
+  auto here = run_at_once(std::move(all), [&] {
+    begin();
+    take_tickets(operations, start);
+  });
   // tuttiCommAbort waits for the queued operations, and has perhaps looked at the streams before they were there. Only
   // now, because they wait for the turns of those without a stream.
   for (const auto& [handle, is_aborted] : start.queued)
@@ -221,19 +225,24 @@ Result<void> run_here(std::vector<Pending> operations, const std::function<Resul
 Result<void> start_all(std::vector<Pending> operations) {
   for (const Pending& p : operations)
     if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_exchange(p));
-  std::vector<cuda::Device*> devices;
-  auto submitted = submit_to_devices(operations, &devices);
-  if (devices.empty()) return run_here(std::move(operations), nullptr);
   const auto middle = std::stable_partition(operations.begin(), operations.end(),
                                             [](const Pending& p) { return p.use->device() == nullptr; });
   std::vector<Pending> here(std::move_iterator(operations.begin()), std::move_iterator(middle));
+  operations.erase(operations.begin(), middle);
+  std::vector<cuda::Device*> devices;
+  Result<void> submitted;
+  const auto submit = [&] { submitted = contained([&] { return submit_to_devices(operations, &devices); }); };
+  if (operations.empty()) return run_here(std::move(here), submit, nullptr);
   bool has_settled = false;
   const auto settle = [&]() -> Result<void> {
     if (std::exchange(has_settled, true)) return {};
     return cuda::Device::settle(devices);
   };
   Result<void> done;
-  if (!here.empty()) done = contained([&] { return run_here(std::move(here), settle); });
+  if (here.empty())
+    submit();
+  else
+    done = contained([&] { return run_here(std::move(here), submit, settle); });
   if (auto settled = settle(); done) done = std::move(settled);  // if it has not run meanwhile
   return submitted ? std::move(done) : std::move(submitted);
 }

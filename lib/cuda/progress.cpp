@@ -24,7 +24,7 @@ uint64_t called_by(const Witness& witness) {
 
 Progress::Progress(Host& host) : host_(host), limit_seconds_(host.operation_limit_seconds()) {
   const TraceHeader& header = host.recorder().header();
-  recorder_.share(header.rank, header.n_ranks, header.group ^ kOnGpu);
+  recorder_.share(header.rank, header.n_ranks, header.group ^ kOnGpu, false, host.recorder().trace_file());
 }
 
 void Progress::begin(const Operation& operation) {

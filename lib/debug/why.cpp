@@ -53,10 +53,13 @@ class Diagnosis {
   // Has this rank ended the collective in which `waiter` waits for it?
   bool has_done(int rank, int waiter) const {
     if (state_of(rank) != RankState::kElsewhere) return false;
-    const TracedOperation *const mine = witnesses_.at(rank).trace.last(), *const its =
-                                                                              witnesses_.at(waiter).trace.last();
-    return mine != nullptr && its != nullptr && its->call.collective != Collective::kSendRecv &&
-           mine->call.sequence >= its->call.sequence;
+    // Messages have numbers of their own.
+    const TracedOperation* const its = witnesses_.at(waiter).trace.last();
+    if (its == nullptr || its->call.collective == Collective::kSendRecv) return false;
+    const auto& done = witnesses_.at(rank).trace.operations;
+    return std::any_of(done.begin(), done.end(), [&](const TracedOperation& o) {
+      return o.call.collective != Collective::kSendRecv && o.call.sequence >= its->call.sequence;
+    });
   }
 
   static bool is_gone(const Witness& w) { return w.process_state == 'X' || w.process_state == 'Z'; }

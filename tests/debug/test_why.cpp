@@ -63,6 +63,9 @@ TEST_CASE("a rank that has done its part is not said to be late") {
   const std::string text = why(group({rank(0, 'S', 7, {1}), rank(1, 'S', 7)}));
   CHECK(contains(text, "rank 1 has done its part of that (it is after AllReduce(count=4, float, sum) as operation 7"));
   CHECK(contains(text, "what it sent has not arrived"));
+  Witness sent = rank(1, 'R', 50);  // messages, which have numbers of their own
+  sent.trace.operations[0].call.collective = Collective::kSendRecv;
+  CHECK(contains(why(group({rank(0, 'S', 7, {1}), sent})), "rank 1 has not called it yet"));
 }
 
 TEST_CASE("one that is gone comes before one that is stopped, and that before one that is late") {

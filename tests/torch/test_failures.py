@@ -41,7 +41,7 @@ class Failures(unittest.TestCase):
         """In a wait on the caller's thread, on the stream, in a future, and for a message."""
 
         def body(rank, n):
-            dist.barrier()
+            store_after_barrier(rank, n, 1)
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             works = [dist.all_reduce(torch.ones(100_000), async_op=True)]
