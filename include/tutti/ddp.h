@@ -88,10 +88,10 @@ typedef struct {
 
 /* Replaces the all-reduce of a bucket: must leave in bucket->data what all ranks are to see as the average. It is
  * called on all ranks, on a thread of this layer, which takes no signals (nor do programs that it starts), in the order
- * of buckets. It calls operations on `comm` with `stream`, which is NULL on host memory: they block. On a GPU it enqueues
- * its work in `stream`, a cudaStream_t, cast, and must not wait; `comm` and the thread are on the device. If it returns
- * anything but tuttiSuccess, the step's tuttiDdpWait fails on all ranks; so it should fail only after its operations, or
- * because they failed. */
+ * of buckets. It calls operations on `comm` with `stream`, which is NULL on host memory: they block. On a GPU it
+ * enqueues its work in `stream`, a cudaStream_t, cast, and must not wait; `comm` and the thread are on the device. If
+ * it returns anything but tuttiSuccess, the step's tuttiDdpWait fails on all ranks; so it should fail only after its
+ * operations, or because they failed. */
 typedef tuttiResult_t (*tuttiDdpHook_t)(const tuttiDdpBucket_t* bucket, tuttiComm_t comm, tuttiStream_t stream,
                                         void* userData);
 
