@@ -192,19 +192,16 @@ TEST_CASE("shm: who takes back what a process reads does not stop because that i
 TEST_CASE("shm: who takes back a place that a process writes to does not stop because that is stopped") {
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);
-  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
-    auto mine = open_endpoint(&kShmTransport, 0);
-    if (!mine) return "no endpoint";
-    auto out = mine.value().connect(Ask{1}, peer);
-    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
-    out.value().publish(0, tuttiTag{});
-    mail.send("connected");
-    if (!mail.receive() || out.value().acquire() == nullptr) return "no slot";
-    if (posted_place(out.value(), 3000) == nullptr) return "no place";
-    mail.send("about to stop");
-    raise(SIGSTOP);
-    return "";
-  });
+  Child child(
+      Child::sender(&kShmTransport, here.value().address(), Ask{1}, [](Link& out, Mailbox& mail) -> std::string {
+        out.publish(0, tuttiTag{});
+        mail.send("connected");
+        if (!mail.receive() || out.acquire() == nullptr) return "no slot";
+        if (posted_place(out, 3000) == nullptr) return "no place";
+        mail.send("about to stop");
+        raise(SIGSTOP);
+        return "";
+      }));
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
   REQUIRE(child.mail().receive());

@@ -25,20 +25,17 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);
   constexpr int kBlocks = 10;
-  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
-    auto mine = open_endpoint(&kShmTransport, 0);
-    if (!mine) return "no endpoint";
-    auto out = mine.value().connect(Ask{1}, peer);
-    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
-    for (int i = 0; i < kBlocks; i++) {
-      auto memory = SharedMemory::allocate(3000);
-      if (!memory || !until([&] { return out.value().acquire() != nullptr; })) return "no memory or slot";
-      if (!out.value().publish(memory.value(), 3000, tuttiTag{})) return "not exposed";
-      if (!until([&] { return poll_once(out.value()) && out.value().unsent() == 0; })) return "not read";
-      SharedMemory::free(memory.value());
-    }
-    return mail.receive() ? "" : "no end";
-  });
+  Child child(
+      Child::sender(&kShmTransport, here.value().address(), Ask{1}, [](Link& out, Mailbox& mail) -> std::string {
+        for (int i = 0; i < kBlocks; i++) {
+          auto memory = SharedMemory::allocate(3000);
+          if (!memory || !until([&] { return out.acquire() != nullptr; })) return "no memory or slot";
+          if (!out.publish(memory.value(), 3000, tuttiTag{})) return "not exposed";
+          if (!until([&] { return poll_once(out) && out.unsent() == 0; })) return "not read";
+          SharedMemory::free(memory.value());
+        }
+        return mail.receive() ? "" : "no end";
+      }));
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
   const size_t before = mappings_of_shared_memory();
@@ -59,26 +56,23 @@ TEST_CASE("shm: after news of much freed memory each new block is found, and not
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);
   static constexpr int kBlocks = 10, kNew = 3;
-  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
-    auto mine = open_endpoint(&kShmTransport, 0);
-    if (!mine) return "no endpoint";
-    auto out = mine.value().connect(Ask{1, 0, 16, 32768}, peer);
-    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
-    const auto expose = [&](char letter) -> void* {
-      auto memory = SharedMemory::allocate(30000);
-      if (!memory || !until([&] { return out.value().acquire() != nullptr; })) return nullptr;
-      memset(memory.value(), letter, 30000);
-      return out.value().publish(memory.value(), 30000, tuttiTag{}) ? memory.value() : nullptr;
-    };
-    std::vector<void*> blocks;
-    for (int i = 0; i < kBlocks; i++) blocks.push_back(expose('o'));
-    if (!until([&] { return poll_once(out.value()) && out.value().unsent() == 0; })) return "not read";
-    if (!mail.receive()) return "not mapped";
-    for (void* const block : blocks) SharedMemory::free(block);
-    for (int i = 0; i < kNew; i++)
-      if (expose(static_cast<char>('A' + i)) == nullptr) return "not exposed";
-    return mail.send("go") && mail.receive() ? "" : "no end";
-  });
+  Child child(Child::sender(&kShmTransport, here.value().address(), Ask{1, 0, 16, 32768},
+                            [](Link& out, Mailbox& mail) -> std::string {
+                              const auto expose = [&](char letter) -> void* {
+                                auto memory = SharedMemory::allocate(30000);
+                                if (!memory || !until([&] { return out.acquire() != nullptr; })) return nullptr;
+                                memset(memory.value(), letter, 30000);
+                                return out.publish(memory.value(), 30000, tuttiTag{}) ? memory.value() : nullptr;
+                              };
+                              std::vector<void*> blocks;
+                              for (int i = 0; i < kBlocks; i++) blocks.push_back(expose('o'));
+                              if (!until([&] { return poll_once(out) && out.unsent() == 0; })) return "not read";
+                              if (!mail.receive()) return "not mapped";
+                              for (void* const block : blocks) SharedMemory::free(block);
+                              for (int i = 0; i < kNew; i++)
+                                if (expose(static_cast<char>('A' + i)) == nullptr) return "not exposed";
+                              return mail.send("go") && mail.receive() ? "" : "no end";
+                            }));
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
   const auto next = [&]() -> std::string {
@@ -102,26 +96,22 @@ TEST_CASE("shm: a peer that does not look for long hears of all freed memory in 
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);
   static constexpr int kBlocks = 400;  // a socket holds some 280 notices
-  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
-    auto mine = open_endpoint(&kShmTransport, 0);
-    if (!mine) return "no endpoint";
-    auto out = mine.value().connect(Ask{1}, peer);
-    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
-    std::vector<void*> blocks;
-    for (int i = 0; i < kBlocks; i++) {
-      auto memory = SharedMemory::allocate(3000);
-      if (!memory || !until([&] { return poll_once(out.value()) && out.value().acquire() != nullptr; }))
-        return "no memory or slot";
-      if (!out.value().publish(memory.value(), 3000, tuttiTag{})) return "not exposed";
-      blocks.push_back(memory.value());
-    }
-    if (!mail.receive()) return "not mapped";
-    for (void* const block : blocks) SharedMemory::free(block);
-    for (int i = 0; i < 1000; i++) poll_once(out.value());
-    if (!mail.send("freed")) return "no parent";
-    while (poll_once(out.value())) usleep(100);
-    return "";
-  });
+  Child child(
+      Child::sender(&kShmTransport, here.value().address(), Ask{1}, [](Link& out, Mailbox& mail) -> std::string {
+        std::vector<void*> blocks;
+        for (int i = 0; i < kBlocks; i++) {
+          auto memory = SharedMemory::allocate(3000);
+          if (!memory || !until([&] { return poll_once(out) && out.acquire() != nullptr; })) return "no memory or slot";
+          if (!out.publish(memory.value(), 3000, tuttiTag{})) return "not exposed";
+          blocks.push_back(memory.value());
+        }
+        if (!mail.receive()) return "not mapped";
+        for (void* const block : blocks) SharedMemory::free(block);
+        for (int i = 0; i < 1000; i++) poll_once(out);
+        if (!mail.send("freed")) return "no parent";
+        while (poll_once(out)) usleep(100);
+        return "";
+      }));
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
   const size_t before = mappings_of_shared_memory();
@@ -142,23 +132,20 @@ TEST_CASE("shm: a peer that does not look for long hears of all freed memory in 
 TEST_CASE("shm: memory that is registered no more is not kept mapped, also if nothing large is sent any more") {
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);
-  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
-    auto mine = open_endpoint(&kShmTransport, 0);
-    if (!mine) return "no endpoint";
-    auto out = mine.value().connect(Ask{1}, peer);
-    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
-    Fd file(memfd_create("users-own", MFD_CLOEXEC));
-    if (ftruncate(file.get(), 4096) != 0) return "no memory";
-    void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    const auto block = SharedMemory::add(memory, 4096);
-    if (!block || out.value().acquire() == nullptr) return "not registered, or no slot";
-    if (!out.value().publish(memory, 3000, tuttiTag{})) return "not exposed";
-    if (!mail.receive()) return "not mapped";
-    SharedMemory::remove(block.value()->id);
-    for (int i = 0; i < 1000; i++)
-      if (!poll_once(out.value())) return "the link failed";
-    return mail.receive() ? "" : "no end";
-  });
+  Child child(
+      Child::sender(&kShmTransport, here.value().address(), Ask{1}, [](Link& out, Mailbox& mail) -> std::string {
+        Fd file(memfd_create("users-own", MFD_CLOEXEC));
+        if (ftruncate(file.get(), 4096) != 0) return "no memory";
+        void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+        const auto block = SharedMemory::add(memory, 4096);
+        if (!block || out.acquire() == nullptr) return "not registered, or no slot";
+        if (!out.publish(memory, 3000, tuttiTag{})) return "not exposed";
+        if (!mail.receive()) return "not mapped";
+        SharedMemory::remove(block.value()->id);
+        for (int i = 0; i < 1000; i++)
+          if (!poll_once(out)) return "the link failed";
+        return mail.receive() ? "" : "no end";
+      }));
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
   tuttiMessage message{};
@@ -177,29 +164,26 @@ TEST_CASE("shm: memory that is registered no more is not kept mapped, also if no
 TEST_CASE("shm: a registration that is taken back while what it exposes is unread stays mapped until that was read") {
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);
-  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
-    auto mine = open_endpoint(&kShmTransport, 0);
-    if (!mine) return "no endpoint";
-    auto out = mine.value().connect(Ask{1}, peer);
-    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
-    const auto poll_often = [&] {
-      for (int i = 0; i < 1000; i++)
-        if (!poll_once(out.value())) return false;
-      return true;
-    };
-    Fd file(memfd_create("users-own", MFD_CLOEXEC));
-    if (ftruncate(file.get(), 8192) != 0) return "no memory";
-    void* const memory = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    memset(memory, 'x', 8192);
-    const auto block = SharedMemory::add(memory, 4096), other = SharedMemory::add(memory, 8192);
-    if (!block || !other || out.value().acquire() == nullptr) return "not registered, or no slot";
-    if (!out.value().publish(memory, 3000, tuttiTag{})) return "not exposed";
-    SharedMemory::remove(block.value()->id);
-    if (!poll_often() || out.value().acquire() == nullptr) return "the link failed, or has no slot";
-    if (!out.value().publish(memory, 3001, tuttiTag{})) return "not exposed in the other block";
-    if (!poll_often() || !mail.send("removed") || !mail.receive()) return "not read";
-    return poll_often() && mail.send("told") && mail.receive() ? "" : "no end";
-  });
+  Child child(
+      Child::sender(&kShmTransport, here.value().address(), Ask{1}, [](Link& out, Mailbox& mail) -> std::string {
+        const auto poll_often = [&] {
+          for (int i = 0; i < 1000; i++)
+            if (!poll_once(out)) return false;
+          return true;
+        };
+        Fd file(memfd_create("users-own", MFD_CLOEXEC));
+        if (ftruncate(file.get(), 8192) != 0) return "no memory";
+        void* const memory = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+        memset(memory, 'x', 8192);
+        const auto block = SharedMemory::add(memory, 4096), other = SharedMemory::add(memory, 8192);
+        if (!block || !other || out.acquire() == nullptr) return "not registered, or no slot";
+        if (!out.publish(memory, 3000, tuttiTag{})) return "not exposed";
+        SharedMemory::remove(block.value()->id);
+        if (!poll_often() || out.acquire() == nullptr) return "the link failed, or has no slot";
+        if (!out.publish(memory, 3001, tuttiTag{})) return "not exposed in the other block";
+        if (!poll_often() || !mail.send("removed") || !mail.receive()) return "not read";
+        return poll_often() && mail.send("told") && mail.receive() ? "" : "no end";
+      }));
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
   REQUIRE(child.mail().receive());
@@ -225,23 +209,19 @@ TEST_CASE("shm: memory that the peer could not be told of is not exposed") {
   auto here = open_endpoint(&kShmTransport, 1);
   REQUIRE(here);
   static constexpr uint64_t kRefused = 1, kNever = 2;
-  Child child([peer = here.value().address()](Mailbox&) -> std::string {
-    auto mine = open_endpoint(&kShmTransport, 0);
-    if (!mine) return "no endpoint";
-    auto out = mine.value().connect(Ask{1}, peer);
-    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
-    const auto has_slot = [&] { return until([&] { return out.value().acquire() != nullptr; }); };
+  Child child(Child::sender(&kShmTransport, here.value().address(), Ask{1}, [](Link& out, Mailbox&) -> std::string {
+    const auto has_slot = [&] { return until([&] { return out.acquire() != nullptr; }); };
     bool exposed = true;
     for (int i = 0; exposed && i < 5000; i++) {
       auto memory = SharedMemory::allocate(3000);
       if (!memory || !has_slot()) return "no memory or slot";
-      exposed = out.value().publish(memory.value(), 3000, tuttiTag{}) != 0;
+      exposed = out.publish(memory.value(), 3000, tuttiTag{}) != 0;
       SharedMemory::free(memory.value());
     }
     if (!has_slot()) return "no slot";
-    out.value().publish(0, tuttiTag{{exposed ? kNever : kRefused, 0, 0, 0}});
+    out.publish(0, tuttiTag{{exposed ? kNever : kRefused, 0, 0, 0}});
     return "";
-  });
+  }));
   Link in;
   REQUIRE(until([&] { return take(here.value(), &in); }));
   // A peer that neither reads nor polls leaves the notices of all blocks in the socket, until that is full.

@@ -253,6 +253,18 @@ class Child {
   Child(const Child&) = delete;
   ~Child() { kill_now(); }
 
+  // A body for who sends: with the sending end of a link to the endpoint at `peer`, once that is connected.
+  static Body sender(const tuttiTransport* table, const std::string& peer, const Ask& ask,
+                     const std::function<std::string(Link&, Mailbox&)>& send) {
+    return [=](Mailbox& mail) -> std::string {
+      auto mine = open_endpoint(table, 0);
+      if (!mine) return "no endpoint";
+      auto out = mine.value().connect(ask, peer);
+      if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+      return send(out.value(), mail);
+    };
+  }
+
   Mailbox& mail() { return mail_; }
   pid_t pid() const { return pid_; }
   bool ended_well() {
