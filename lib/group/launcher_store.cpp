@@ -44,7 +44,7 @@ std::optional<std::string> from_hex(std::string_view text) {
 // Never destroyed: exit handlers of other libraries may still be running.
 struct AtExit {
   AtExit();
-  std::mutex mutex;  // may be held for as long as the launcher takes: forks do not wait for it, children get a new one
+  std::mutex mutex;  // see launcher_mutex()
   pid_t pid = 0;     // a forked child does not speak for its parent
   std::optional<Pmi> pmi;
   int pmi_fd = -1;
@@ -85,6 +85,10 @@ Result<UniqueId> share(Pmi& pmi, const std::string& key, int rank, Deadline dead
 }
 
 }  // namespace
+
+std::mutex& launcher_mutex() {
+  return g_at_exit.mutex;
+}
 
 std::string to_published(const Result<UniqueId>& id) {
   if (id) return "id" + to_hex(id.value().bytes, sizeof id.value().bytes);

@@ -8,9 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
-#include <new>
 
-#include "base/at_fork.h"
 #include "group/launcher_store.h"
 
 namespace tutti {
@@ -62,9 +60,7 @@ constexpr PmixInfo kCollectData{
 
 // Never destroyed: exit handlers of other libraries may still be running.
 struct PmixClient {
-  PmixClient();
-  std::mutex mutex;  // may be held for as long as the launcher takes: forks do not wait for it, children get a new one
-  pid_t pid = 0;     // of the process that has begun to speak to its launcher: a forked child does not speak for it
+  pid_t pid = 0;  // of the process that has begun to speak to its launcher: a forked child does not speak for it
   PmixProc self{};
 
   int (*init)(PmixProc*, PmixInfo*, size_t) = nullptr;
@@ -76,10 +72,6 @@ struct PmixClient {
   const char* (*error_string)(int) = nullptr;
 };
 PmixClient& g_pmix = *new PmixClient;
-
-PmixClient::PmixClient() {
-  do_in_children([] { new (&g_pmix.mutex) std::mutex; });
-}
 
 Result<void> load_pmix() {
   // Never unloaded: the library has threads of its own.
@@ -120,7 +112,7 @@ Result<void> start_pmix() {
 }  // namespace
 
 Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadline) {
-  const std::lock_guard lock(g_pmix.mutex);
+  const std::lock_guard lock(launcher_mutex());
   TUTTI_TRY(start_pmix());
   Result<UniqueId> made = UniqueId{};
   if (rank == 0) {
