@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/sort.h"
 
@@ -259,8 +260,7 @@ Dialer::Status Dialer::start_next() {
       attempt_ = Deadline::after_seconds(kAttemptSeconds);
       return Status::kDone;
     }
-    const int why = fd.error().sys_errno;
-    lacked_resources_ |= why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM;
+    lacked_resources_ |= lacks_resources(fd.error().sys_errno);
     give_up_on_current(fd.error().message);
   }
   if (candidates_.empty()) story_ = "it has no address to try";
@@ -326,7 +326,7 @@ void Acceptor::take_in() {
       shortage_.reset();
       continue;
     }
-    is_full_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    is_full_ = lacks_resources(errno);
     if (!is_full_) return shortage_.reset();
     if (!shortage_) {
       shortage_ = system_error("accepting a connection", errno);

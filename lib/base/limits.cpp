@@ -29,6 +29,10 @@ std::string limit_remedy(int sys_errno) {
   return "";
 }
 
+bool lacks_resources(int sys_errno) {
+  return sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOBUFS || sys_errno == ENOMEM;
+}
+
 size_t open_descriptors() {
   struct stat status {};  // st_size is the number from Linux 6.2 on; before, entries are counted
   if (::stat("/proc/self/fd", &status) == 0 && status.st_size > 0) return static_cast<size_t>(status.st_size);

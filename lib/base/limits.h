@@ -13,6 +13,9 @@ namespace tutti {
 // The remedy, in parentheses, if a call failed with this errno because of such a limit; else "".
 std::string limit_remedy(int sys_errno);
 
+// Whether a call failed with this errno because there is no descriptor, or no memory, for another socket.
+bool lacks_resources(int sys_errno);
+
 // How many descriptors this process has open; 0 if unknown.
 size_t open_descriptors();
 // An error if a process with `open` descriptors may not open `more`. `who` needs them: "the root".

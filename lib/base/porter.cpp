@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/handshake.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "base/thread.h"
@@ -69,7 +70,7 @@ Error unusable(uint16_t number, const std::string& why) {
 // An empty Port if the process that holds the port does not share it: it may just have closed it, so try again.
 Result<Port> share_port(const std::string& name, uint16_t number, Deadline deadline) {
   auto socket = connect_start(unix_abstract_address(name));
-  if (!socket && (socket.error().sys_errno == EMFILE || socket.error().sys_errno == ENFILE)) return socket.error();
+  if (!socket && lacks_resources(socket.error().sys_errno)) return socket.error();
   if (!socket) return Port{};
   if (!is_same_user(socket.value().get())) return unusable(number, "another user's Tutti job uses it");
   Port port;
