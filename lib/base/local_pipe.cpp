@@ -25,6 +25,7 @@ struct LocalPipe::Shared {
   const Name name;
   std::mutex mutex;
   std::array<End, 2> ends;  // the lower rank's first
+  std::shared_ptr<void> agreed;
 };
 
 namespace {
@@ -66,6 +67,12 @@ bool LocalPipe::has_met() const {
   const std::lock_guard lock(shared_->mutex);
   const Shared::End& other = shared_->ends[1 - side_];
   return other.wake || other.closed;
+}
+
+std::shared_ptr<void> LocalPipe::agree_on(std::shared_ptr<void> mine) {
+  const std::lock_guard lock(shared_->mutex);
+  if (!shared_->agreed) shared_->agreed = std::move(mine);
+  return shared_->agreed;
 }
 
 void LocalPipe::write(std::string_view bytes) {

@@ -26,6 +26,8 @@ class LocalPipe {
   LocalPipe& operator=(const LocalPipe&) = delete;
 
   bool has_met() const;  // whether the other end is there, or was
+  // What both ends use: the thing of whichever calls this first.
+  std::shared_ptr<void> agree_on(std::shared_ptr<void> mine);
 
   // There is always room; bytes for a closed end are discarded.
   void write(std::string_view bytes);

@@ -89,7 +89,7 @@ void OwnMemory::tell_news(int socket) {
   if (has_room) removals_told_ = removals;
 }
 
-void Connection::meet(uint64_t id, int end, const Fd& socket) {
+void Connection::meet(Segment& segment, int end, const Fd& socket) {
   ucred credentials{};  // the kernel's word, which the peer cannot fake
   socklen_t bytes = sizeof credentials;
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0 || credentials.pid != getpid())
@@ -98,7 +98,8 @@ void Connection::meet(uint64_t id, int end, const Fd& socket) {
   if (!*bell_) return;
   // If the write fails, the eventfd's counter is full: the bell has been rung often enough.
   const auto ring = [bell = bell_] { (void)eventfd_write(bell->get(), 1); };
-  local_ = std::make_unique<LocalPipe>(id, end, 1 - end, ring);
+  local_ = std::make_unique<LocalPipe>(read_once(segment.header().id), end, 1 - end, ring);
+  segment.use(std::static_pointer_cast<char>(local_->agree_on(segment.base())));
 }
 
 void Connection::ring(std::atomic<uint32_t>& sleeps) const {

@@ -79,8 +79,9 @@ class Connection {
   // `bell`: the eventfd that wakes this thread, whichever of its links within this process rings; opened when needed.
   Connection(int peer, bool writes, std::shared_ptr<Fd> bell) : peer_(peer), bell_(std::move(bell)), theirs_(writes) {}
   // If the peer is in this process, looks for it by the segment's random number: the sender (`end` 0) before it hands
-  // the segment over, the receiver (1) once it has it.
-  void meet(uint64_t id, int end, const Fd& socket);
+  // the segment over, the receiver (1) once it has it. Both then use one mapping, so that ThreadSanitizer sees that
+  // they share memory.
+  void meet(Segment& segment, int end, const Fd& socket);
   // Called once both sides have the segment. Within one process the socket is closed.
   void open(Fd socket) {
     is_open_ = true;

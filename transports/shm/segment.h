@@ -117,6 +117,12 @@ class Segment {
     return *reinterpret_cast<SlotLine*>(base_.get() + sizeof(SegmentHeader) + n * sizeof(SlotLine));
   }
   explicit operator bool() const { return base_ != nullptr; }
+  const std::shared_ptr<char>& base() const { return base_; }
+  // Uses another mapping of the same segment.
+  void use(std::shared_ptr<char> base) {
+    payload_ = base.get() + (payload_ - base_.get());
+    base_ = std::move(base);
+  }
   // The slots' own payloads, followed by as many to exchange: see exchange.h.
   char* payload(uint32_t slot) const { return payload_ + static_cast<size_t>(slot) * slot_bytes_; }
   // The payload of a line's message, or its half of one: two lines share a payload.
@@ -130,7 +136,7 @@ class Segment {
   uint32_t slot_bytes() const { return slot_bytes_; }
 
  private:
-  Mapping base_;
+  std::shared_ptr<char> base_;
   char* payload_ = nullptr;
   uint32_t slots_ = 0;
   uint32_t slot_bytes_ = 0;

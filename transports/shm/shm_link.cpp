@@ -14,7 +14,6 @@
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "base/membarrier.h"
-#include "base/tsan.h"
 
 namespace tutti::shm {
 
@@ -32,7 +31,6 @@ void ShmHalf::wait_end() {
 
 void ShmHalf::end_access() {
   if (!std::exchange(has_access_, false)) return;
-  tsan_release(tsan_key());
   theirs().end();
 }
 
@@ -52,7 +50,6 @@ bool ShmHalf::revoke_access() {
       usleep(1000);
     connection_.look();
   }
-  tsan_acquire(tsan_key());
   return true;
 }
 
@@ -98,7 +95,7 @@ Result<void> SendLink::send_segment() {
   TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
   segment.header().sender_has_barrier = membarrier_is_there();
   random_bytes(&segment.header().id, sizeof segment.header().id);
-  connection_.meet(segment.header().id, 0, socket_);
+  connection_.meet(segment, 0, socket_);
   // No slot is free until the receiver has said how it is woken.
   released_seen_ = uint64_t{0} - segment.lines();
   exchange_->set(Exchange::Side::kSend, std::move(segment));
@@ -118,7 +115,6 @@ bool SendLink::finds_room(uint32_t bytes) {
   if (has_room()) return true;
   if (!connection_.is_open()) return false;
   released_seen_ = segment_.header().released.load(std::memory_order_acquire);
-  tsan_acquire(tsan_key());
   return has_room();
 }
 
@@ -138,7 +134,6 @@ char* SendLink::posted_place(uint32_t bytes) {
   SegmentHeader& header = segment_.header();
   if (header.posted.load(std::memory_order_acquire) != messages_ + 1 || read_once(header.posted_bytes) != bytes)
     return nullptr;
-  tsan_acquire(tsan_key());
   char* const to = connection_.locate(read_once(header.posted_where), read_once(header.posted_at), bytes);
   return to != nullptr && begin_access() ? to : nullptr;
 }
@@ -203,7 +198,6 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
   acquired_ = false;
   line.tag = tag;
   line.bytes = bytes;
-  tsan_release(tsan_key());
   line.published.store(++messages_, std::memory_order_release);
   if (++line_ == segment_.lines()) line_ = 0;
   SegmentHeader& header = segment_.header();
@@ -216,7 +210,6 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
 // Messages that are exposed and may not have been read yet.
 uint32_t SendLink::unsent() {
   if (last_exposed_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
-  if (last_exposed_ > 0) tsan_acquire(tsan_key());
   return last_exposed_ > released_seen_ ? static_cast<uint32_t>(last_exposed_ - released_seen_) : 0;
 }
 
@@ -246,11 +239,11 @@ bool SendLink::wait_begin(tuttiWait* wait) {
 
 RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange, std::shared_ptr<Fd> bell)
     : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive, std::move(bell)) {
+  connection_.meet(segment, 1, socket);
   exchange_->set(Exchange::Side::kReceive, std::move(segment));
   SegmentHeader& header = segment_.header();
   header.receiver_has_barrier = membarrier_is_there();
   barrier_ = SleepBarrier(membarrier_is_there() && header.sender_has_barrier != 0);
-  connection_.meet(read_once(header.id), 1, socket);
   [[maybe_unused]] const ssize_t n = ::send(socket.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   connection_.open(std::move(socket));
 }
@@ -266,7 +259,6 @@ Result<bool> RecvLink::poll() {
 
 bool RecvLink::peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
-  tsan_acquire(tsan_key());
   const SlotLine& line = segment_.line(line_);
   seen_.where = read_once(line.where);
   seen_.at = read_once(line.at);
@@ -280,7 +272,6 @@ bool RecvLink::peek(tuttiMessage* message) {
 const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
   const SlotLine& line = segment_.line(line_);
   if (!message_is_there()) return nullptr;
-  tsan_acquire(tsan_key());
   const uint32_t where = read_once(line.where);
   if (line.bytes != bytes || !is_same(line.tag, tag)) return nullptr;
   seen_.where = where;
@@ -322,7 +313,6 @@ bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   posted_at_ = to;
   posted_message_ = messages_ + ahead + 1;
   header.posted_bytes = posted_bytes_ = bytes;
-  tsan_release(tsan_key());
   header.posted.store(posted_message_, std::memory_order_release);
   return true;
 }
@@ -331,7 +321,6 @@ void RecvLink::release() {
   if (has_access_) end_access();
   if (is_passed(seen_.where)) exchange_->take_in(passed(seen_));
   SegmentHeader& header = segment_.header();
-  tsan_release(tsan_key());
   header.released.store(++messages_, std::memory_order_release);
   if (++line_ == segment_.lines()) line_ = 0;
   barrier_.busy_side();

@@ -43,8 +43,6 @@ class ShmHalf : public LinkHalf {
   std::atomic<uint32_t>& sleeps() {
     return is_sender() ? segment_.header().sender_sleeps : segment_.header().receiver_sleeps;
   }
-  // Identifies this link in both halves: for ThreadSanitizer.
-  uint64_t tsan_key() const { return segment_.header().id; }
 
   std::shared_ptr<Exchange> exchange_;
   const Exchange::Side side_;
