@@ -130,7 +130,9 @@ Program& Collectives::add_program(const ProgramKey& key) {
   Schedule schedule = me_.planner->schedule(collective, algo, root, lanes);
   links_.request(schedule);
   Program& program = programs_[key];  // map elements never move
-  program = bind_program(std::move(schedule), me_.sizes, std::bind_front(&LinkPool::find, &links_));
+  MessageSizes sizes = me_.sizes;
+  if (traits(collective).has_root() && me_.planner->facts().all_share_memory()) sizes.pieces = kOneWayPieces;
+  program = bind_program(std::move(schedule), sizes, std::bind_front(&LinkPool::find, &links_));
   scratch_bytes_ += program.scratch_bytes;
   return program;
 }

@@ -15,6 +15,7 @@ struct MessageSizes {
   uint32_t segment_bytes = 0;
   uint32_t slots = 4;        // of a link: how many messages may be under way
   uint32_t connections = 0;  // of a link to another host; 0: the transport decides
+  uint32_t pieces = 1;       // of a chunk at least, if none is shorter than kLeastPieceBytes
 };
 
 // What the sizes depend on.
@@ -58,6 +59,12 @@ inline MessageSizes usual_sizes(const Surroundings& s) {
           static_cast<uint32_t>(connections)};
 }
 
+// Where data go one way in shared memory, the receiver works on a piece while the sender copies the next, and pieces of
+// up to half a slot leave room for twice as many. Buffers rewritten, 2 ranks: broadcasts of 100,000 B in 5.5 us instead
+// of 6.9, of 128 KiB in 7.0 instead of 8.7, a reduce of 128 KiB in 8.8 instead of 10.3; 4 ranks: 41 instead of 48, 51
+// instead of 61, 18 instead of 21. Four pieces of 16 KiB cost 16 % at 32 KiB, two of 32 KiB nothing or more.
+inline constexpr uint32_t kOneWayPieces = 3, kLeastPieceBytes = 40 << 10;
+
 // Smaller values are copied into the slot: cheaper than making the sender wait until they are read.
 inline constexpr uint64_t kExposeFromBytes = 16 << 10;
 
@@ -75,13 +82,17 @@ class ChunkLayout {
   ChunkLayout(size_t elem_bytes, uint32_t n_chunks, MessageSizes sizes)
       : n_chunks_(n_chunks),
         slot_elems_(sizes.slot_bytes / elem_bytes),
+        pieces_(sizes.pieces),
+        least_piece_elems_(kLeastPieceBytes / elem_bytes),
         segment_elems_(sizes.segment_bytes / elem_bytes),
         line_elems_(64 / elem_bytes) {}  // chunks start on cache lines of the block
 
   uint64_t rounds(uint64_t block_elems) const {
     const uint64_t each = share(block_elems, n_chunks_, UINT64_MAX);
     const uint64_t last = block_elems - std::min(block_elems, (n_chunks_ - 1) * each);
-    return std::max<uint64_t>(1, (std::max(each, last) + slot_elems_ - 1) / slot_elems_);
+    const uint64_t longest = std::max(each, last);
+    const uint64_t by_slots = (longest + slot_elems_ - 1) / slot_elems_;
+    return std::max({uint64_t{1}, by_slots, std::min(pieces_, longest / least_piece_elems_)});
   }
 
   Part part(uint64_t block_elems, uint64_t rounds, uint64_t round, uint64_t chunk) const {
@@ -107,7 +118,7 @@ class ChunkLayout {
   }
 
   static constexpr uint64_t kMostLeft = 16;  // the last part grows by at most 1/16: the others wait for it
-  uint64_t n_chunks_, slot_elems_, segment_elems_, line_elems_;
+  uint64_t n_chunks_, slot_elems_, pieces_, least_piece_elems_, segment_elems_, line_elems_;
 };
 
 }  // namespace tutti
