@@ -116,7 +116,7 @@ class Link {
     const void* data = nullptr;
     tuttiTransportError error{};
     const tuttiResult_t code = table()->read(link_.get(), &data, &error);
-    if (code != tuttiSuccess) return to_error(code, error, peer());
+    if (code != tuttiSuccess) return to_error(code, error, code == tuttiSystemError ? -1 : peer());
     return data;
   }
   bool post(uint32_t ahead, void* to, uint32_t bytes, bool required = false) {

@@ -238,7 +238,7 @@ typedef struct {
   const void* (*match)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
   /* May be NULL if peek never gives a message whose bytes are the sender's exposed memory. Sets *data to where they can
    * be read until release; the sender cannot revoke them before that. Errors: tuttiRemoteError (they are revoked, or
-   * can no longer be read). */
+   * can no longer be read), tuttiSystemError (this process lacks what it needs for that). */
   tuttiResult_t (*read)(tuttiLink* link, const void** data, tuttiTransportError* error);
   /* May be NULL. The message that comes after `ahead` others, counted from the one that is peeked next, belongs at `to`
    * if it has `bytes`. The link may put it there; then its data is `to`. `ahead` 0: only while peek has nothing.

@@ -14,8 +14,10 @@ struct Shape {
 };
 
 // Of all chunks, in order, piece by piece.
-Shape shape_of(uint64_t block_elems, size_t elem_bytes, uint32_t n_chunks, uint32_t segment_bytes) {
-  const ChunkLayout layout(elem_bytes, n_chunks, {kSlot, segment_bytes}),
+Shape shape_of(uint64_t block_elems, size_t elem_bytes, uint32_t n_chunks, uint32_t segment_bytes,
+               uint32_t pieces = 1) {
+  const ChunkLayout layout(elem_bytes, n_chunks,
+                           {.slot_bytes = kSlot, .segment_bytes = segment_bytes, .pieces = pieces}),
       roomy(elem_bytes, n_chunks, {1u << 30, segment_bytes});
   const uint64_t rounds = layout.rounds(block_elems);
   Shape shape;
@@ -45,8 +47,43 @@ TEST_CASE("chunks cover a block, one after the other, on cache lines, and fit th
                                uint64_t{kSlot} * n_chunks, uint64_t{kSlot} * n_chunks * 3 + 8, uint64_t{10} << 20})
           for (const uint64_t more : {0, 1, 3, 17, 100}) {
             INFO(bytes << " bytes and " << more << " elements of " << elem_bytes << ", " << n_chunks << " chunks");
-            CHECK(shape_of(bytes / elem_bytes + more, elem_bytes, n_chunks, segment_bytes).wrong == 0);
+            for (const uint32_t pieces : {1u, 3u})
+              CHECK(shape_of(bytes / elem_bytes + more, elem_bytes, n_chunks, segment_bytes, pieces).wrong == 0);
           }
+}
+
+TEST_CASE("chunks that should go in pieces do so if no piece gets too short, whatever their slots hold") {
+  for (const size_t elem_bytes : {size_t{1}, size_t{4}, size_t{8}}) {
+    const auto rounds = [&](uint64_t block_bytes, uint32_t slot_bytes, uint32_t n_chunks = 1) {
+      const ChunkLayout layout(elem_bytes, n_chunks, {.slot_bytes = slot_bytes, .pieces = 3});
+      return layout.rounds(block_bytes / elem_bytes);
+    };
+    constexpr uint64_t kLeast = tutti::kLeastPieceBytes;
+    CHECK(rounds(0, 128 << 10) == 1);
+    CHECK(rounds(2 * kLeast - 64, 128 << 10) == 1);
+    CHECK(rounds(2 * kLeast, 128 << 10) == 2);
+    CHECK(rounds(3 * kLeast, 128 << 10) == 3);
+    CHECK(rounds(3 * (128 << 10), 128 << 10) == 3);
+    CHECK(rounds(4 * (128 << 10), 128 << 10) == 4);
+    CHECK(rounds(3 * kLeast, 32 << 10) == 4);
+    CHECK(rounds(4 * 2 * kLeast, 128 << 10, 4) == 2);
+  }
+}
+
+TEST_CASE("broadcasts and reduces in pieces give the right values") {
+  const int n = GENERATE(2, 3);
+  require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (const size_t bytes : {81919, 81920, 100000, 122881, 131073, 393217})
+      for (int root = 0; root < n; root++) {
+        std::vector<int8_t> data(bytes + 1, -7), sum(bytes + 1, -7);
+        for (size_t i = 0; i < bytes; i++) data[i] = static_cast<int8_t>(i % 29 + static_cast<size_t>(rank));
+        outcome.take(tuttiReduce(data.data(), sum.data(), bytes, tuttiInt8, tuttiSum, root, comm, nullptr));
+        outcome.take(tuttiBroadcast(sum.data(), sum.data(), bytes, tuttiInt8, root, comm, nullptr));
+        for (size_t i = 0; i < bytes; i++)
+          outcome.wrong += sum[i] != static_cast<int8_t>(static_cast<int>(i % 29) * n + n * (n - 1) / 2);
+        outcome.wrong += sum[bytes] != -7;
+      }
+  }));
 }
 
 TEST_CASE("chunks a little larger than whole segments are cut to those, but for the last") {

@@ -374,6 +374,34 @@ TEST_CASE("once a group of one host is there, its sockets for who comes are the 
   CHECK(said == "");
 }
 
+TEST_CASE("memory that a rank cannot map for lack of descriptors is that rank's failure", "[processes]") {
+  const std::string said = in_limited_child([]() -> std::string {
+    tuttiUniqueId id;
+    if (tuttiGetUniqueId(&id) != tuttiSuccess) return tuttiGetLastError(nullptr);
+    constexpr size_t kBytes = 1 << 20;
+    const pid_t other = fork();
+    const int rank = other == 0 ? 0 : 1;
+    tuttiComm_t comm = nullptr;
+    void* data = nullptr;
+    char small = 0;
+    if (tuttiCommInitRank(&comm, 2, id, rank) != tuttiSuccess || tuttiMemAlloc(&data, kBytes) != tuttiSuccess ||
+        tuttiBroadcast(&small, &small, 1, tuttiInt8, 0, comm, nullptr) != tuttiSuccess)
+      return tuttiGetLastError(comm);
+    std::vector<char> place(kBytes);
+    if (rank == 1) limit(RLIMIT_NOFILE, open_now());
+    void* const buffer = rank == 0 ? data : place.data();
+    const tuttiResult_t code = tuttiBroadcast(buffer, buffer, kBytes, tuttiInt8, 0, comm, nullptr);
+    const std::string why = tuttiGetLastError(comm);
+    tuttiCommAbort(comm);
+    if (rank == 0) _exit(code == tuttiRemoteError && contains(why, "rank 1") ? 0 : 1);
+    int status = 0;
+    waitpid(other, &status, 0);
+    if (status != 0) return "rank 0 does not name rank 1";
+    return code == tuttiSystemError && contains(why, "ulimit -n") ? "" : tuttiGetErrorString(code) + (": " + why);
+  });
+  CHECK(said == "");
+}
+
 // Runs in a separate program, because a process looks up only once where its log goes.
 TEST_CASE("a group with streams whose links log", "[.logs]") {
   tuttiUniqueId id;

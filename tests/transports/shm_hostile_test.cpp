@@ -121,11 +121,12 @@ TEST_CASE("shm: a block that could not be mapped is told of with the reason") {
   const Fd file(memfd_create("tutti-test", MFD_CLOEXEC));
   REQUIRE(ftruncate(file.get(), kBlockBytes) == 0);
   memory.take_notice({kFirstBlock, 0, kBlockBytes}, Fd(), 0);
-  CHECK(contains(memory.why_not(), "ulimit -n"));
+  CHECK(contains(memory.why_not().message, "ulimit -n"));
+  CHECK(memory.why_not().code == Code::kSystemError);  // this process's own lack
   const Fd unreadable(open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_WRONLY | O_CLOEXEC));
   REQUIRE(unreadable);
   memory.take_notice({kFirstBlock, 0, kBlockBytes}, unreadable, 0);
-  CHECK(contains(memory.why_not(), strerror(EACCES)));
+  CHECK(contains(memory.why_not().message, strerror(EACCES)));
 }
 
 TEST_CASE("shm: a block in huge pages is mapped wherever it begins and ends, and given back") {
@@ -192,7 +193,7 @@ TEST_CASE("shm: a peer is told of so many blocks as it maps, and no more") {
     uint64_t at = 0;
     blocks.push_back(SharedMemory::allocate(64).value());
     if (!mine.describe(blocks.back(), 64, &where, &at)) return false;
-    if (theirs.locate(where, at, 64) == nullptr) FAIL("block " << blocks.size() << ": " << theirs.why_not());
+    if (theirs.locate(where, at, 64) == nullptr) FAIL("block " << blocks.size() << ": " << theirs.why_not().message);
     return true;
   };
   while (blocks.size() <= kMost && share_one_more()) continue;

@@ -34,7 +34,7 @@ uint64_t page_bytes_of(const Fd& file) {
 
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
   if (notice.bytes > 0 && !descriptor)
-    why_not_ = "its descriptor did not arrive (has this process run out of them? see ulimit -n)";
+    why_not_ = {Code::kSystemError, "its descriptor did not arrive (has this process run out of them? see ulimit -n)"};
   mapped_.erase(notice.block);
   if (notice.bytes == 0 || !descriptor || mapped_.size() >= kMostBlocks) return;
   if (!has_pages(descriptor, notice.offset, notice.bytes)) return;
@@ -43,9 +43,8 @@ void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, in
   Mapping pages = map_shared(descriptor, notice.offset - lead, whole_bytes, writes_);
   if (!pages) {
     if (writes_ && errno == EACCES) return;  // a file that the user has opened read-only
-    why_not_ =
-        system_error(format("mapping its %llu bytes", static_cast<unsigned long long>(notice.bytes)), errno).message;
-    log(LogLevel::kWarn, "memory that rank %d shares is not used: %s", peer, why_not_.c_str());
+    why_not_ = system_error(format("mapping its %llu bytes", static_cast<unsigned long long>(notice.bytes)), errno);
+    log(LogLevel::kWarn, "memory that rank %d shares is not used: %s", peer, why_not_.message.c_str());
     return;
   }
   char* const data = pages.get() + lead;

@@ -40,7 +40,8 @@ class PeerMemory {
   // Null if the block is not mapped or does not have that many bytes at `offset`.
   char* find(uint64_t block, uint64_t offset, uint64_t bytes) const;
   bool knows(uint64_t block) const { return mapped_.contains(block); }
-  const std::string& why_not() const { return why_not_; }  // why the last block that failed could not be mapped
+  // Why the last block that failed could not be mapped: kRemoteError if that is the peer's fault.
+  const Error& why_not() const { return why_not_; }
 
  private:
   struct Mapped {
@@ -50,7 +51,7 @@ class PeerMemory {
   };
   bool writes_;
   std::map<uint64_t, Mapped> mapped_;
-  std::string why_not_ = "it could not be mapped here";
+  Error why_not_{Code::kRemoteError, "it could not be mapped here"};
 };
 
 // This side's blocks of shared memory, of which the peer is told through the socket.
@@ -115,7 +116,7 @@ class Connection {
   bool describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at);
   // Where the peer's memory with this reference is mapped here, or null.
   char* locate(uint32_t where, uint64_t at, uint32_t bytes);
-  const std::string& why_not() const { return theirs_.why_not(); }
+  const Error& why_not() const { return theirs_.why_not(); }
   // Of memory that is gone here: not while the peer may be reading there.
   bool owes_news() const { return ours_.owes_news(); }
   void tell_news() { ours_.tell_news(socket_.get()); }

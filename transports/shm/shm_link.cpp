@@ -16,6 +16,13 @@
 #include "base/membarrier.h"
 
 namespace tutti::shm {
+namespace {
+
+Error revoked() {
+  return {Code::kRemoteError, "its operation has failed there"};
+}
+
+}  // namespace
 
 void ShmHalf::fall_asleep(tuttiWait* wait) {
   *wait = {connection_.fd(), POLLIN, exchange_->tell_cpu()};
@@ -253,7 +260,7 @@ Result<bool> RecvLink::poll() {
   connection_.tell_news();
   // Messages published before the peer left must still be read.
   if (connection_.is_gone() && !message_is_there()) return connection_.gone();
-  if (has_access_ && theirs().was_revoked()) return unreadable("its operation has failed there");
+  if (has_access_ && theirs().was_revoked()) return unreadable(revoked());
   return true;
 }
 
@@ -295,15 +302,15 @@ const void* RecvLink::data_of_seen() const {
 }
 
 Result<const void*> RecvLink::read() {
-  if (!begin_access()) return unreadable("its operation has failed there");
+  if (!begin_access()) return unreadable(revoked());
   const void* data = connection_.locate(seen_.where, seen_.at, seen_.bytes);
   if (data == nullptr) return unreadable(connection_.why_not());
   return data;
 }
 
-Error RecvLink::unreadable(const std::string& why) const {
+Error RecvLink::unreadable(const Error& why) const {
   const int peer = connection_.peer();
-  return {Code::kRemoteError, format("memory that rank %d exposes cannot be read: %s", peer, why.c_str()), peer};
+  return {why.code, format("memory that rank %d exposes cannot be read: %s", peer, why.message.c_str())};
 }
 
 // Refuses `ahead` 0: the sender may have decided already where the next message goes.

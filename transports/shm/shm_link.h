@@ -125,7 +125,7 @@ class RecvLink final : public ShmHalf {
   static Exchange::Payload passed(const Seen& seen) {
     return {seen.where == kPassedBack, static_cast<uint32_t>(seen.at)};
   }
-  Error unreadable(const std::string& why) const;
+  Error unreadable(const Error& why) const;
 
   Seen seen_;
   void* posted_at_ = nullptr;
