@@ -29,7 +29,7 @@ constexpr EnvEntry kTable[] = {
   {"TUTTI_TRACE_FILE", "", 1, 0,
    "file to which a failing communicator writes its last operations as JSON; %r in its name becomes the rank, %p the process, %h the host, %g the group"},
   {"TUTTI_TRACE_ON_SIGTERM", "0", 0, 1,
-   "1: SIGTERM also writes TUTTI_TRACE_FILE, then takes its usual effect"},
+   "1: SIGTERM also writes TUTTI_TRACE_FILE, which must be set, then takes its usual effect"},
   {"TUTTI_METRICS_FILE", "", 1, 0,
    "file to which a communicator writes counters for Prometheus, every 5 s; %r in its name becomes the rank, %p the process, %h the host, %g the group"},
   {"TUTTI_INIT_TIMEOUT", "60", 1, 86400, "seconds that creating a communicator may take, all told"},

@@ -176,6 +176,8 @@ Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
   TUTTI_TRY(env_check());
   TUTTI_TRY(kernels_check());
   TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int("TUTTI_TRACE_ON_SIGTERM"));
+  if (on_sigterm != 0 && me_.options.trace_file.empty())
+    return Error{Code::kInvalidUsage, "TUTTI_TRACE_ON_SIGTERM=1 writes traces to TUTTI_TRACE_FILE, which is not set"};
   if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm());
   TUTTI_TRY_ASSIGN(me_.machine, tutti::machine());
   TUTTI_TRY(open_links(rendezvous, me_, links_));

@@ -241,6 +241,14 @@ TEST_CASE("SIGTERM writes the traces if it is asked to, and ends the process as 
   CHECK(contains(content_of(dumps.path + "/rank0.json"), "nccl:all_reduce") == asked);
 }
 
+TEST_CASE("traces on SIGTERM are refused where no file is named for them") {
+  setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
+  tuttiComm_t comm = nullptr;
+  CHECK(tuttiCommInitAll(&comm, 1, nullptr) == tuttiInvalidUsage);
+  CHECK(contains(tuttiGetLastError(nullptr), "TUTTI_TRACE_FILE, which is not set"));
+  unsetenv("TUTTI_TRACE_ON_SIGTERM");
+}
+
 TEST_CASE("after the traces SIGTERM goes to the program's own handler, however many communicators there are") {
   const Folder dumps("TUTTI_TRACE_FILE", "/rank%r.json");
   int ready[2];
