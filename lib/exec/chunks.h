@@ -66,7 +66,7 @@ inline MessageSizes usual_sizes(const Surroundings& s) {
 inline constexpr uint32_t kOneWayPieces = 3, kLeastPieceBytes = 40 << 10;
 
 // Smaller values are copied into the slot: cheaper than making the sender wait until they are read.
-inline constexpr uint64_t kExposeFromBytes = 16 << 10;
+inline constexpr uint64_t kExposeFromBytes = 24 << 10;
 
 // Where the elements of a block are depends on its length, the number of chunks and the network's segments, and so does
 // the order in which a schedule adds them up; slots do not matter. A chunk that does not fit its slot goes in pieces,

@@ -88,11 +88,12 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
 
 Place Lowering::exposable_place(const LoweredStep& step) const {
   if (!call.exposes || !program.schedule.may_expose || step.send == nullptr || step.bytes < kExposeFromBytes) return {};
-  const bool is_stored = step.store.base == kOutput;
-  const Place& place = is_stored ? step.store : step.sources[0];
-  const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;
-  if (!is_stored && (!only_sends || place.base == kScratch || call.is_scaled(place))) return {};
-  return place;
+  const Place& value = step.sources[0];
+  const bool is_input = step.pushes && value.base == kInput && !call.is_scaled(value);
+  if (is_input && (call.exposes_input || step.store.base != kOutput)) return value;
+  if (!shares_results) return {};
+  if (step.store.base == kOutput) return step.store;
+  return step.pushes && value.base == kOutput ? value : Place{};
 }
 
 ReduceKernel Lowering::reduce_kernel() const {

@@ -125,6 +125,8 @@ struct BoundCall {
   const void* scalar = nullptr;    // factor of the input: one element
   bool is_wide = false;            // the buffers hold floats, whatever the call says
   bool exposes = true;             // input and output may be sent without copying them first
+  bool exposes_input = false;      // also if the value that is sent is copied to the output on the way
+  uint64_t share_from_bytes = 0;   // outputs this large may be read and written by other ranks where they are
   bool one_way = false;            // no data of this size comes back, and ranks have CPUs of their own
 
   // Of the messages of a step.
@@ -150,6 +152,7 @@ struct Lowering {
   const BoundCall& call;
   size_t elem_bytes = program.on_device ? 1 : dtype_bytes(call.dtype());
   ChunkLayout layout{elem_bytes, std::max(1u, program.schedule.n_chunks), program.sizes};  // a barrier has none
+  bool shares_results = call.blocks.largest() * elem_bytes >= call.share_from_bytes;
 
   // `sources`: room for as many entries as the workspace's places.
   LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;

@@ -113,7 +113,7 @@ class SmallRun {
   tuttiTag tag_{};
   ReduceKernel reduce_ = nullptr;
   size_t done_ = 0;
-  bool exposes_ = false;  // such an operation has exposed, so the next ones begin with a Run
+  bool exposes_ = false;  // such an operation has exposed, or a peer, so the next ones begin with a Run
 };
 
 }  // namespace tutti

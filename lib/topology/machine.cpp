@@ -61,6 +61,11 @@ uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus) {
   return bytes > 0 ? bytes : last_level_cache_bytes(machine);
 }
 
+bool share_cache(const Machine& machine, const CpuSet& cpus) {
+  return std::ranges::any_of(parts_on(machine, path_to(machine, cpus)),
+                             [](const Part* part) { return part->kind == Part::Kind::kCache; });
+}
+
 CpuSet usable_cpus() {
   CpuSet cpus;
   // Several sets, because a kernel for more CPUs than one set holds rejects a single one.

@@ -66,6 +66,8 @@ std::string place_name(const Machine& machine, std::span<const uint32_t> path);
 uint64_t last_level_cache_bytes(const Machine& machine);
 // The last-level caches that any of `cpus` uses, together; last_level_cache_bytes() if none is known.
 uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus);
+// Whether all of them use the same one.
+bool share_cache(const Machine& machine, const CpuSet& cpus);
 
 // "0-3,8", as in the kernel's lists. Numbers go up: from where the text makes no sense it is ignored.
 std::string to_text(const CpuSet& cpus);
