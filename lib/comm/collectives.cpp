@@ -31,9 +31,8 @@ Blocks blocks_of(const Operation& operation) {
 // ranks, registered, of 64 KiB take 1.1 us instead of 2.9, of 512 KiB 8.1 instead of 12.9), except where ranks share
 // CPUs, whose cache has the copy (4 ranks, 512 KiB: 42 us instead of 50); and see Membership for sums.
 void limit_exposure(const Membership& me, BoundCall* what) {
-  what->exposes = me.options.exposes;
-  what->exposes_input = !me.shares_cpus;
-  if (traits(what->call.collective).reduces) what->share_from_bytes = me.share_from_bytes;
+  what->exposes = {me.options.exposes, !me.shares_cpus};
+  if (traits(what->call.collective).reduces) what->exposes.outputs_from_bytes = me.expose_sums_from_bytes;
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct Membership {
   std::shared_ptr<const Roster> roster = {};    // set, like all members below, once all ranks have met
   std::optional<Planner> planner = {};
   uint64_t stream_from_bytes = UINT64_MAX, one_way_from_bytes = UINT64_MAX;
-  uint64_t share_from_bytes = 0;  // sums this large may be read and written by other ranks where they are
+  uint64_t expose_sums_from_bytes = 0;
   MessageSizes sizes = {};
   bool shares_cpus = false;  // ranks outnumber the CPUs here, in this group or another one of this process
 

@@ -139,7 +139,7 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   if (on_device) call = *how.on_device;
   BoundCall what{call, {}, batch.tags, nullptr, nullptr, me_.rank, me_.n_ranks, me_.stream_from_bytes};
   what.blocks = {0, batch.bytes, batch.input_at, batch.output_at};
-  what.exposes = me_.options.exposes;
+  what.exposes.any = me_.options.exposes;
   what.one_way = (batch.transfers.sends.empty() || batch.transfers.receives.empty()) &&
                  what.blocks.largest() >= me_.one_way_from_bytes;
   if (program.lanes.empty()) return {};

@@ -87,11 +87,12 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
 }
 
 Place Lowering::exposable_place(const LoweredStep& step) const {
-  if (!call.exposes || !program.schedule.may_expose || step.send == nullptr || step.bytes < kExposeFromBytes) return {};
+  if (!call.exposes.any || !program.schedule.may_expose || step.send == nullptr || step.bytes < kExposeFromBytes)
+    return {};
   const Place& value = step.sources[0];
   const bool is_input = step.pushes && value.base == kInput && !call.is_scaled(value);
-  if (is_input && (call.exposes_input || step.store.base != kOutput)) return value;
-  if (!shares_results) return {};
+  if (is_input && (call.exposes.copied_input || step.store.base != kOutput)) return value;
+  if (!exposes_outputs) return {};
   if (step.store.base == kOutput) return step.store;
   return step.pushes && value.base == kOutput ? value : Place{};
 }

@@ -113,6 +113,13 @@ inline char* as_base(const void* data) {
   return static_cast<char*>(const_cast<void*>(data));
 }
 
+// What other ranks may read and write where it is, instead of in slots.
+struct Exposure {
+  bool any = true;                  // false: nothing
+  bool copied_input = false;        // of a value that is also copied to the output, the input, not the copy
+  uint64_t outputs_from_bytes = 0;  // smaller outputs are neither read nor written by others
+};
+
 struct BoundCall {
   Call call;
   Blocks blocks;                   // empty if only the tags are sent
@@ -124,10 +131,8 @@ struct BoundCall {
   uint64_t stream_from_bytes = 0;  // results this large (in-place: twice this) are written past the cache
   const void* scalar = nullptr;    // factor of the input: one element
   bool is_wide = false;            // the buffers hold floats, whatever the call says
-  bool exposes = true;             // input and output may be sent without copying them first
-  bool exposes_input = false;      // also if the value that is sent is copied to the output on the way
-  uint64_t share_from_bytes = 0;   // outputs this large may be read and written by other ranks where they are
-  bool one_way = false;            // no data of this size comes back, and ranks have CPUs of their own
+  Exposure exposes = {};
+  bool one_way = false;  // no data of this size comes back, and ranks have CPUs of their own
 
   // Of the messages of a step.
   TagWords tag_of(const BoundStep& step) const { return tags.empty() ? to_tag(call) : tags[step.size.block]; }
@@ -152,7 +157,7 @@ struct Lowering {
   const BoundCall& call;
   size_t elem_bytes = program.on_device ? 1 : dtype_bytes(call.dtype());
   ChunkLayout layout{elem_bytes, std::max(1u, program.schedule.n_chunks), program.sizes};  // a barrier has none
-  bool shares_results = call.blocks.largest() * elem_bytes >= call.share_from_bytes;
+  bool exposes_outputs = call.blocks.largest() * elem_bytes >= call.exposes.outputs_from_bytes;
 
   // `sources`: room for as many entries as the workspace's places.
   LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;

@@ -104,14 +104,15 @@ bool Run::messages_are_there(const BoundStep& step) {
 
 // A message that is only stored may go straight to its place, unless it is small.
 void Run::post(const BoundLane& lane, const BoundStep& storing, uint32_t ahead) {
+  if (!lowering_.exposes_outputs) return;
   const LoweredStep step = lower(lane, storing);
-  if (step.bytes < kExposeFromBytes || !lowering_.shares_results) return;
+  if (step.bytes < kExposeFromBytes) return;
   step.recvs[0]->post(ahead, program_.workspace.address(step.store), step.bytes);
 }
 
 void Run::post_ahead(BoundLane& lane) {
   lane.told = true;
-  if (!operation_.exposes || !lowering_.shares_results) return;
+  if (!operation_.exposes.any) return;
   for (const Placeable& message : lane.steps[lane.next].expects) post(lane, lane.steps[message.step], message.ahead);
 }
 
@@ -153,7 +154,7 @@ bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* ta
   const BoundStep& first = lane.steps[lane.next];
   const void* const data = lowered.exposable.base == kNowhere ? nullptr : program_.workspace.address(lowered.exposable);
   const bool may_be_posted =
-      lowering_.shares_results && lowered.bytes >= kExposeFromBytes && (first.completes || first.recvs.empty());
+      lowering_.exposes_outputs && lowered.bytes >= kExposeFromBytes && (first.completes || first.recvs.empty());
   const tuttiRoom room =
       first.send->acquire(data, lowered.bytes, may_be_posted ? TUTTI_IF_POSTED : TUTTI_NOT_POSTED, &targets->at[0]);
   if (room == TUTTI_NO_ROOM) return false;

@@ -277,7 +277,7 @@ TEST_CASE("executor: an input that counts several times is never sent as it is")
 
 TEST_CASE("executor: with TUTTI_PROTO=copy nothing is exposed and no place is told") {
   Bench bench;
-  bench.operation.exposes = false;
+  bench.operation.exposes.any = false;
   bench.to.exposes = true;
   BoundStep sends = Bench::send(bench.out);
   sends.expects = {{1, 0, 1}};

@@ -88,6 +88,58 @@ TEST_CASE("executor: what could be exposed is copied beforehand, or left to a ru
   CHECK(bench.also_to.sent == std::vector<std::string>(2, bytes_of(std::vector<float>(kElems, 7))));
 }
 
+TEST_CASE("executor: a small operation does not wait for a message that is exposed, nor do the next ones") {
+  Bench bench;
+  int looks = 0;
+  bench.add_lane({bench.receive()});
+  bench.from.exposed = bench.theirs.data();
+  bench.from.on_peek = [&] { looks++; };
+  SmallRun small;
+  small.prepare(bench.program, bench.operation);
+  for (const bool is_first : {true, false}) {
+    CAPTURE(is_first);
+    looks = 0;
+    bench.from.messages = {bench.message(nullptr)};
+    CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {kSpins, nullptr}));
+    CHECK(looks <= (is_first ? kTurnsPerPoll + 2 : 0));
+    Run run(bench.program, bench.operation, bench.recorder, small.steps_done());
+    CHECK(run.advance() == Run::Poll::kDone);
+    CHECK(bench.output == bench.theirs);
+  }
+}
+
+TEST_CASE("executor: a value that is copied to the output may be exposed where it came from") {
+  Bench bench;
+  bench.operation.exposes.copied_input = GENERATE(true, false);
+  bench.to.exposes = true;
+  BoundStep copy = Bench::send(bench.out);
+  copy.store.buffer = Buffer::kOutput;
+  bench.add_lane({copy});
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.to.exposed_at[0] == (bench.operation.exposes.copied_input ? bench.input.data() : bench.output.data()));
+  CHECK(bench.output == bench.input);
+}
+
+TEST_CASE("executor: outputs are read and written by others from a size on") {
+  Bench bench;
+  const bool is_shared = GENERATE(true, false);
+  bench.operation.exposes.outputs_from_bytes = kBytes + !is_shared;
+  bench.to.exposes = bench.also_to.exposes = true;
+  bench.add_lane({Bench::send(bench.out), bench.add_up(&bench.also_out), bench.receive()});
+  bench.program.lanes[0].steps[0].expects = {{.step = 2, .from = 0, .ahead = 1}};
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  const bool is_posted = GENERATE(true, false);
+  if (is_posted) bench.let_post(bench.also_to);
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kProgress);
+  CHECK(bench.from.posts_ahead == is_shared);
+  CHECK(bench.to.exposed_at == std::vector<const void*>{bench.input.data()});
+  CHECK((bench.place[0] == 7) == (is_posted && is_shared));
+  CHECK(bench.also_to.exposed_at.empty() == (is_posted || !is_shared));
+  CHECK(bench.also_to.sent == std::vector<std::string>{bytes_of(std::vector<float>(kElems, 7))});
+}
+
 TEST_CASE("executor: a small operation that cannot go on is taken up where it stands") {
   Bench bench;
   bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
