@@ -104,6 +104,7 @@ class SmallRun {
   int push(const LoweredStep& step);
   int carry_out(LoweredStep& step, Turns* turns);
   bool take_messages(const LoweredStep& step, Turns* turns);
+  const void* wait_for(Link& link, uint32_t bytes, Turns* turns);
   void compute(LoweredStep& step, char* slot);
 
   Program* program_ = nullptr;

@@ -4,7 +4,7 @@
 
 namespace tutti::test_small_run {
 
-using test::Bench, test::bytes_of, test::kElems;
+using test::Bench, test::bytes_of, test::kBytes, test::kElems;
 
 TEST_CASE("executor: a small sum has every message that it takes") {
   Bench bench;
