@@ -376,11 +376,15 @@ TEST_CASE("once a group of one host is there, its sockets for who comes are the 
 
 TEST_CASE("memory that a rank cannot map for lack of descriptors is that rank's failure", "[processes]") {
   const std::string said = in_limited_child([]() -> std::string {
-    tuttiUniqueId id;
-    if (tuttiGetUniqueId(&id) != tuttiSuccess) return tuttiGetLastError(nullptr);
     constexpr size_t kBytes = 1 << 20;
-    const pid_t other = fork();
+    tuttiUniqueId id;
+    int ends[2];
+    if (pipe(ends) != 0) return "no pipe";
+    const pid_t other = fork();  // before there are any threads
     const int rank = other == 0 ? 0 : 1;
+    if (rank == 1 && (tuttiGetUniqueId(&id) != tuttiSuccess || write(ends[1], &id, sizeof id) != sizeof id))
+      return tuttiGetLastError(nullptr);
+    if (rank == 0 && read(ends[0], &id, sizeof id) != sizeof id) return "no id";
     tuttiComm_t comm = nullptr;
     void* data = nullptr;
     char small = 0;
