@@ -309,7 +309,7 @@ TEST_CASE("time in which all ranks are stopped is no wait without progress", "[p
         outcome.take(tuttiBarrier(comm, nullptr));
       },
       &config);
-  const bool are_ready = test::until([&] { return stage.n_ready == 2; });
+  const bool are_ready = tutti::test::until([&] { return stage.n_ready == 2; });
   usleep(200'000);  // until rank 0 waits
   for (const int rank : {0, 1}) kill(ranks.pid(rank), SIGSTOP);
   usleep(5'000'000);
