@@ -72,6 +72,8 @@ TEST_CASE("executor: what still holds the rank up is waited for, and a link that
   CHECK(bench.to.revokes == 1);
   bench.to.culprit_plus_1 = 1 + 5;  // a link to rank 5 that has failed on the same device
   CHECK(run.blockers().poll().error().culprit_rank == 5);
+  bench.operation.call.collective = Collective::kSendRecv;  // no call of the program's
+  CHECK_FALSE(contains(run.blockers().poll().error().message, "this rank is in"));
 }
 
 // The pauses are between the operation's steps, not in its waits, so no load on the machine makes a wait too long.
