@@ -62,7 +62,7 @@ inline MessageSizes usual_sizes(const Surroundings& s) {
 // Where data go one way in shared memory, the receiver works on a piece while the sender copies the next, and pieces of
 // up to half a slot leave room for twice as many. Buffers rewritten, 2 ranks: broadcasts of 100,000 B in 5.5 us instead
 // of 6.9, of 128 KiB in 7.0 instead of 8.7, a reduce of 128 KiB in 8.8 instead of 10.3; 4 ranks: 41 instead of 48, 51
-// instead of 61, 18 instead of 21. Four pieces of 16 KiB cost 16 % at 32 KiB, two of 32 KiB nothing or more.
+// instead of 61, 18 instead of 21. Two pieces of 16 KiB cost 16 %, two of 32 KiB gain nothing.
 inline constexpr uint32_t kOneWayPieces = 3, kLeastPieceBytes = 40 << 10;
 
 // Smaller values are copied into the slot: cheaper than making the sender wait until they are read.
