@@ -29,7 +29,7 @@ Blocks blocks_of(const Operation& operation) {
 // Which memory of this rank others may read and write. What they have read cannot be written again without waiting for
 // each cache line: so a value that this rank copies to its output is exposed where it came from (all-gathers by 2
 // ranks, registered, of 64 KiB take 1.1 us instead of 2.9, of 512 KiB 8.1 instead of 12.9), except where ranks share
-// CPUs, whose cache has the copy (4 ranks, 512 KiB: 42 us instead of 50); and see Membership for sums.
+// CPUs, whose cache has the copy (4 ranks, 512 KiB: 42 us instead of 50). Of sums, take_place() in setup.cpp tells.
 void limit_exposure(const Membership& me, BoundCall* what) {
   what->exposes = {me.options.exposes, !me.shares_cpus};
   if (traits(what->call.collective).reduces) what->exposes.outputs_from_bytes = me.expose_sums_from_bytes;

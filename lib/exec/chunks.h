@@ -65,7 +65,7 @@ inline MessageSizes usual_sizes(const Surroundings& s) {
 // instead of 61, 18 instead of 21. Two pieces of 16 KiB cost 16 %, two of 32 KiB gain nothing.
 inline constexpr uint32_t kOneWayPieces = 3, kLeastPieceBytes = 40 << 10;
 
-// Smaller values are copied into the slot: cheaper than making the sender wait until they are read.
+// Smaller values are copied into the slot, and no sender waits: 16 KiB in .8 to .9 of the time, 32 in .95 to 1.15.
 inline constexpr uint64_t kExposeFromBytes = 24 << 10;
 
 // Where the elements of a block are depends on its length, the number of chunks and the network's segments, and so does
