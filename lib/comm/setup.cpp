@@ -150,8 +150,9 @@ void take_place(PriceList prices, Membership& me, LinkPool& links) {
   // through slots, which take turns between the two. All-reduces by 2 ranks, registered, in place / through slots: 256
   // KiB 7.0 / 7.0 us where CPUs are near each other, 30 / 13 where they are not; 1 MiB 22 / 31 and 98 / 48; 4 MiB 96 /
   // 126 and 363 / 187; 8 MiB 430 / 650 and 440 / 660.
-  if (roster.facts.all_share_memory())
-    me.expose_sums_from_bytes = share_cache(*me.machine, roster.cpus_here) ? 512 << 10 : beyond_cache_bytes;
+  const bool near = share_cache(*me.machine, roster.cpus_here);
+  if (roster.facts.all_share_memory() && is_shared_memory(links.endpoints().front()))
+    me.expose_sums_from_bytes = near ? std::min<uint64_t>(512 << 10, beyond_cache_bytes) : beyond_cache_bytes;
   me.shares_cpus = Roster::ranks_share_cpus(me.options.replaces);
   // From this size on one-way data, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
   if (!me.shares_cpus) me.one_way_from_bytes = 32 << 10;

@@ -152,11 +152,16 @@ bool Run::execute(BoundLane& lane) {
 // destinations at a time 8 ranks were slower by a sixth, unless they write past the cache.
 bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* targets) const {
   const BoundStep& first = lane.steps[lane.next];
-  const void* const data = lowered.exposable.base == kNowhere ? nullptr : program_.workspace.address(lowered.exposable);
+  const void* data = lowered.exposable.base == kNowhere ? nullptr : program_.workspace.address(lowered.exposable);
   const bool may_be_posted =
       lowering_.exposes_outputs && lowered.bytes >= kExposeFromBytes && (first.completes || first.recvs.empty());
-  const tuttiRoom room =
+  tuttiRoom room =
       first.send->acquire(data, lowered.bytes, may_be_posted ? TUTTI_IF_POSTED : TUTTI_NOT_POSTED, &targets->at[0]);
+  if (room == TUTTI_SLOT && lowered.exposable.base == kInput && lowered.store.base == kOutput &&
+      lowering_.exposes_outputs) {  // the input is not registered, but the output may be
+    data = program_.workspace.address(lowered.store);
+    room = first.send->acquire(data, lowered.bytes, TUTTI_NOT_POSTED, &targets->at[0]);
+  }
   if (room == TUTTI_NO_ROOM) return false;
   if (room == TUTTI_EXPOSED) targets->exposed = data;
   if (room != TUTTI_EXPOSED) targets->n = 1;

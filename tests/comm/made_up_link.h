@@ -21,8 +21,9 @@ struct MadeUpEnd {
   const char* fails = nullptr;  // link_poll
   uint32_t culprit_plus_1 = 0;  // the rank that caused that failure
   bool exposes = false;
-  bool exposes_in_vain = false;  // an exposed message is never read
-  void* place = nullptr;         // the receiver's buffer for the next message
+  bool exposes_in_vain = false;          // an exposed message is never read
+  const void* private_memory = nullptr;  // which cannot be exposed
+  void* place = nullptr;                 // the receiver's buffer for the next message
   uint32_t place_bytes = 0;
   bool has_slot = true;
   uint32_t unsent = 0;
@@ -59,7 +60,9 @@ inline tuttiTransport made_up_transport() {
     e.placing = posting == TUTTI_IF_POSTED && e.place != nullptr && e.place_bytes == bytes;
     *at = e.placing ? e.place : e.slot.data();
     if (!e.has_slot) return TUTTI_NO_ROOM;
-    return e.placing ? TUTTI_POSTED : e.exposes && data != nullptr ? TUTTI_EXPOSED : TUTTI_SLOT;
+    return e.placing                                                  ? TUTTI_POSTED
+           : e.exposes && data != nullptr && data != e.private_memory ? TUTTI_EXPOSED
+                                                                      : TUTTI_SLOT;
   };
   table.publish = [](tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag*) {
     MadeUpEnd& e = *end(link);

@@ -121,6 +121,23 @@ TEST_CASE("executor: a value that is copied to the output may be exposed where i
   CHECK(bench.output == bench.input);
 }
 
+TEST_CASE("executor: a copy is exposed if what was copied cannot be") {
+  Bench bench;
+  bench.operation.exposes.copied_input = true;
+  const bool exposes_outputs = GENERATE(true, false);
+  bench.operation.exposes.outputs_from_bytes = kBytes + !exposes_outputs;
+  bench.to.exposes = true;
+  bench.to.private_memory = bench.input.data();
+  BoundStep copy = Bench::send(bench.out);
+  copy.store.buffer = Buffer::kOutput;
+  bench.add_lane({copy});
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  const std::vector<const void*> the_copy = {bench.output.data()};
+  CHECK(bench.to.exposed_at == (exposes_outputs ? the_copy : std::vector<const void*>{}));
+  CHECK(bench.output == bench.input);
+}
+
 TEST_CASE("executor: outputs are read and written by others from a size on") {
   Bench bench;
   const bool is_shared = GENERATE(true, false);
