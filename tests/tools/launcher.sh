@@ -2,8 +2,8 @@
 # launcher.sh FOLDER: ranks from a launcher's environment, which is written by hand here.
 set -u
 tool=$1/all_reduce_perf
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+# shellcheck source=tests/tools/checks.sh
+. "$(dirname "$0")/checks.sh"
 port=$((20000 + $$ % 20000))
 
 launch() {
@@ -30,4 +30,16 @@ grep -q '^# Out of bounds values : 0 OK' "$tmp/0" || exit 1
 port=$((port + 1))
 launch -t 2
 [ "$(grep -c 'Rank .* Pid' "$tmp/0")" -eq 6 ] || exit 1
-grep -q '^# Out of bounds values : 0 OK' "$tmp/0"
+grep -q '^# Out of bounds values : 0 OK' "$tmp/0" || exit 1
+
+# Each of the launcher's processes would fork a job of its own, and measure it while the others do the same.
+run env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$tool" --procs 2 -b 8 -e 8
+check "--procs in each of a launcher's processes" 2 'procs 2: a launcher started several processes (OMPI_COMM_WORLD_SIZE=2)'
+check "its remedies" 2 'leave out --procs, .* or start one process (mpirun -np 1)'
+run env PMIX_RANK=1 "$tool" --procs 2 -b 8 -e 8
+check "--procs under a launcher that does not say how many" 2 '(PMIX_RANK=1)'
+run env SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 "$tool" --procs 2 -b 8 -e 8
+check "--procs in the shell of srun --pty" 0 '# Out of bounds values : 0 OK'
+run env SLURM_PROCID=0 SLURM_NTASKS=4 "$tool" --procs 2 -b 8 -e 8
+check "--procs in a batch script of Slurm's" 0 '# Out of bounds values : 0 OK'
+exit $failures

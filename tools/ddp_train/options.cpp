@@ -107,6 +107,7 @@ Status usage(const std::string& message) {
 
 Status check(Options& o, const std::string& die) {
   char end = 0;
+  if (Status s = perf::check_procs(o.procs); !s) return s;
   if (o.procs < 0) o.procs = perf::has_launcher() && !o.threads && !o.scaling && die.empty() ? 0 : 2;
   if (!die.empty() && (sscanf(die.c_str(), "%d@%d%c", &o.die_rank, &o.die_step, &end) != 2 || o.die_rank < 0))
     return usage("--die is '" + die + "'; it has to be RANK@STEP, e.g. 1@20");

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <future>
 #include <numeric>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -165,16 +166,47 @@ int run_local(const Options& options, const char* tool, const RankBody& body) {
   return run_threads(options, group, 0, body);
 }
 
-}  // namespace
+// Variables in which launchers tell a process its rank and how many they started; PMIx has none for the latter.
+struct Launcher {
+  const char *rank, *size;
+};
+constexpr Launcher kLaunchers[] = {
+    {"TUTTI_RANK", "TUTTI_NRANKS"}, {"RANK", "WORLD_SIZE"},        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},       {"PMIX_RANK", "SLURM_NTASKS"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
 
-// Slurm sets SLURM_PROCID in a batch script, too, which is not a step, and in the shell of salloc, which is one of its
-// own: those have the highest numbers.
-bool has_launcher() {
-  const auto is_set = [](const char* name) { return getenv(name) != nullptr; };
+// Null if there is none. RANK alone may be anything. Slurm sets SLURM_PROCID in a batch script, too, which is not a
+// step, and in the shell of salloc, which is one of its own: those have the highest numbers.
+const Launcher* find_launcher() {
   const char* step = getenv("SLURM_STEP_ID");
   const bool is_slurm_step = step != nullptr && strtoull(step, nullptr, 10) < 4294967290;
-  return is_set("TUTTI_RANK") || (is_set("RANK") && is_set("WORLD_SIZE")) || is_set("OMPI_COMM_WORLD_RANK") ||
-         is_set("PMI_RANK") || is_set("PMIX_RANK") || (is_set("SLURM_PROCID") && is_slurm_step);
+  for (const Launcher& launcher : kLaunchers) {
+    const std::string_view rank = launcher.rank;
+    const bool counts = rank == "RANK" ? getenv("WORLD_SIZE") != nullptr : rank != "SLURM_PROCID" || is_slurm_step;
+    if (counts && getenv(launcher.rank) != nullptr) return &launcher;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool has_launcher() {
+  return find_launcher() != nullptr;
+}
+
+Status check_procs(int procs) {
+  const Launcher* const launcher = find_launcher();
+  if (procs <= 0 || launcher == nullptr) return {};
+  for (const char* name : {launcher->size, launcher->rank}) {
+    const char* value = getenv(name);
+    const long at_least = name == launcher->size ? 2 : 1;
+    if (value != nullptr && strtol(value, nullptr, 10) >= at_least)
+      return usage_error(
+          text("--procs %d: a launcher started several processes (%s=%s), and each would be a job of its "
+               "own: leave out --procs, so that they are the ranks of one, or start one process "
+               "(mpirun -np 1)",
+               procs, name, value));
+  }
+  return {};
 }
 
 tuttiConfig_t config_of(const Options& options) {
@@ -191,6 +223,10 @@ int local_ranks(const Options& options) {
 
 int launch(const Options& options, const char* tool, const RankBody& body) {
   signal(SIGPIPE, SIG_IGN);  // a closed stdout must be an error with a message
+  if (const Status s = check_procs(options.procs); !s) {
+    fprintf(stderr, "%s: %s\n", tool, s.error().message.c_str());
+    return s.error().exit_status;
+  }
   if (options.procs == 0 && has_launcher()) return run_launched(options, tool, body);
   if (options.procs == 0 && options.threads == 1) {
     fprintf(stderr, "%s: running with one rank only; for more use --procs N or -t N, or mpirun, srun or torchrun\n",

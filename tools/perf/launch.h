@@ -25,6 +25,9 @@ tuttiConfig_t config_of(const Options& options);
 // Whether mpirun, srun, torchrun or TUTTI_RANK has given this process a rank.
 bool has_launcher();
 
+// An error if a launcher started several processes, each of which would fork a job of its own because of --procs.
+Status check_procs(int procs);
+
 // How many ranks this call makes on this host, as far as is known.
 int local_ranks(const Options& options);
 
