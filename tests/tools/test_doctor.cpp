@@ -1,4 +1,8 @@
-// The doctor's findings about a network, given the results of probes.
+// The doctor's findings about a network, given the results of probes; about settings; and about RDMA devices.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "catch.h"
@@ -6,9 +10,11 @@
 
 namespace {
 
+using tutti::doctor::compare_settings;
 using tutti::doctor::Finding;
 using tutti::doctor::Findings;
 using tutti::doctor::judge;
+using tutti::doctor::look_at_rdma;
 using tutti::doctor::Path;
 using Level = Finding::Level;
 
@@ -88,6 +94,42 @@ TEST_CASE("doctor: of many lines the worst are shown") {
   CHECK(findings.size() == 9);
   CHECK(findings[0].level == Level::kBad);
   CHECK(has(findings[8].found, "13 more"));
+}
+
+TEST_CASE("doctor: settings that must be equal, and others") {
+  const std::string usual = "version=1\nTUTTI_ALGO=ring\nTUTTI_LOG=warn\n",
+                    loud = "version=1\nTUTTI_ALGO=ring\nTUTTI_LOG=info\n",
+                    other = "version=1\nTUTTI_ALGO=tree\nTUTTI_LOG=info\n";
+  CHECK(compare_settings({usual, usual, usual}).level == Level::kGood);
+  const Finding allowed = compare_settings({usual, usual, loud, usual});
+  CHECK(allowed.level == Level::kWarning);
+  CHECK(allowed.found == "ranks 0 and 2 have TUTTI_LOG=warn and TUTTI_LOG=info");
+  CHECK(has(allowed.remedy, "that is allowed"));
+  // The worse difference is told of, although another one comes first.
+  const Finding bad = compare_settings({usual, loud, other});
+  CHECK(bad.level == Level::kBad);
+  CHECK(bad.found == "ranks 0 and 2 have TUTTI_ALGO=ring and TUTTI_ALGO=tree");
+  CHECK(compare_settings({usual, "version=2\nTUTTI_ALGO=ring\nTUTTI_LOG=warn\n"}).level == Level::kBad);
+}
+
+TEST_CASE("doctor: RDMA devices, and the plugin that uses them") {
+  const auto folder = std::filesystem::temp_directory_path() / ("tutti-doctor." + std::to_string(getpid()));
+  std::filesystem::create_directories(folder / "infiniband");
+  const auto plugin = folder / "libtutti-verbs.so";
+  for (const char* without : {"infiniband", "nothing"}) {
+    const Findings none = look_at_rdma(folder / without, plugin);
+    REQUIRE(none.size() == 1);
+    CHECK(none[0].level == Level::kGood);
+    CHECK(has(none[0].found, "no RDMA devices"));
+  }
+  std::filesystem::create_directories(folder / "infiniband" / "mlx5_0");
+  const Findings lacking = look_at_rdma(folder / "infiniband", plugin);
+  CHECK(lacking.size() == 2);
+  CHECK(lacking.back().level == Level::kWarning);
+  CHECK(has(lacking.back().found, plugin.string()));
+  CHECK(std::ofstream(plugin).good());
+  CHECK(look_at_rdma(folder / "infiniband", plugin).size() == 1);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

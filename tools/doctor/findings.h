@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/tutti.h"
@@ -23,6 +25,16 @@ Cpus cpus_of_process();
 
 // This process and its host, for that many ranks on it, which together may use these CPUs, and that many in all.
 Findings look_at_host(int ranks_here, int n_ranks, const Cpus& cpus_here);
+
+// What RDMA needs if the folder `devices`, /sys/class/infiniband, has any; `plugin` is where the library looks for
+// verbs.
+Findings look_at_rdma(const std::filesystem::path& devices, const std::filesystem::path& plugin);
+
+// Whether all ranks have what they must have in common, and what else differs. A rank's settings are lines NAME=value,
+// with those first that must be equal.
+Finding compare_settings(const std::vector<std::string>& settings);
+// Whether all ranks must have the same value of "version" or of this variable.
+bool must_be_equal(std::string_view name);
 
 // Sums and messages over each of the library's transports between two ranks of this process, compared with the right
 // results.

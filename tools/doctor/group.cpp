@@ -98,16 +98,17 @@ constexpr std::string_view kOwn[] = {
     "TUTTI_METRICS_FILE",  "TUTTI_TOPO_FILE", "TUTTI_TOPO_DUMP",    "TUTTI_TRACE_ON_SIGTERM", "TUTTI_PORT_RANGE",
     "TUTTI_TUNE_FILE",     "TUTTI_LIBRARY"};
 
-// Settings that must be equal on all ranks.
+// For compare_settings.
 std::string own_settings() {
   int version = 0;
   tuttiGetVersion(&version);
-  std::string text = format("version=%d\n", version);
+  std::string equal = format("version=%d\n", version), others;
   for (const EnvEntry& entry : env_table()) {
     const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), entry.name) != std::end(kOwn);
-    if (!is_own) text += std::string(entry.name) + "=" + env_string(entry.name) + "\n";
+    const std::string line = std::string(entry.name) + "=" + env_string(entry.name) + "\n";
+    if (!is_own) (must_be_equal(entry.name) ? equal : others) += line;
   }
-  return text;
+  return equal + others;
 }
 
 std::vector<std::string> gather(tuttiComm_t comm, int n_ranks, const std::string& mine, Trouble* trouble) {
@@ -118,26 +119,6 @@ std::vector<std::string> gather(tuttiComm_t comm, int n_ranks, const std::string
   std::vector<std::string> texts;
   for (size_t r = 0; r < static_cast<size_t>(n_ranks); r++) texts.emplace_back(all.data() + r * kBytes);
   return texts;
-}
-
-// The first line in which two texts differ.
-std::string difference(const std::string& a, const std::string& b) {
-  size_t at = 0;
-  while (at < a.size() && at < b.size() && a[at] == b[at]) at++;
-  const auto line = [at](const std::string& text) {
-    const size_t begin = at == 0 ? 0 : text.rfind('\n', at - 1) + 1;
-    return text.substr(begin, text.find('\n', begin) - begin);
-  };
-  return line(a) + " and " + line(b);
-}
-
-Finding compare(const std::vector<std::string>& settings) {
-  for (size_t r = 1; r < settings.size(); r++)
-    if (settings[r] != settings[0])
-      return {Level::kBad, "the same everywhere",
-              format("ranks 0 and %zu have %s", r, difference(settings[0], settings[r]).c_str()),
-              "install one version, and pass the same variables to all ranks (mpirun -x, srun --export)"};
-  return {Level::kGood, "the same everywhere", format("version and settings of %zu ranks", settings.size()), ""};
 }
 
 }  // namespace
@@ -171,7 +152,7 @@ Findings look_at_group(tuttiComm_t comm, int n_hosts) {
   Trouble trouble;
   trouble.take(tuttiCommUserRank(comm, &rank));
   trouble.take(tuttiCommCount(comm, &n_ranks));
-  Findings findings{compare(gather(comm, n_ranks, own_settings(), &trouble))};
+  Findings findings{compare_settings(gather(comm, n_ranks, own_settings(), &trouble))};
   if (!trouble.text().empty()) findings.clear();  // nothing was compared
   check_sums(comm, n_ranks, rank, &trouble);
   check_messages(comm, n_ranks, rank, &trouble);

@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -10,8 +11,10 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
+#include <system_error>
 
 #include "base/cgroups.h"
 #include "base/env.h"
@@ -68,16 +71,24 @@ Finding processes(int ranks) {
           format("ulimit -u %llu: each rank has a few threads", static_cast<unsigned long long>(needed))};
 }
 
-Finding locked_memory() {
+Finding locked_memory(bool has_devices) {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
-  const bool has_devices = access("/sys/class/infiniband", F_OK) == 0;
   const std::string found = limit.rlim_cur == RLIM_INFINITY
                                 ? "unlimited"
                                 : format("%llu KiB", static_cast<unsigned long long>(limit.rlim_cur >> 10));
   if (!has_devices) return good("locked memory (ulimit -l)", found + ", and there are no RDMA devices that need it");
   if (limit.rlim_cur >= uint64_t{1} << 30) return good("locked memory (ulimit -l)", found);
   return {Level::kBad, "locked memory (ulimit -l)", found, "RDMA devices pin buffers: ulimit -l unlimited"};
+}
+
+// Beside the library, or beside this program if that contains it.
+std::filesystem::path verbs_plugin() {
+  static const char in_program = 0;
+  const void* const in_library = dlsym(RTLD_DEFAULT, "tuttiGetVersion");
+  Dl_info file{};
+  if (dladdr(in_library != nullptr ? in_library : &in_program, &file) == 0) return {};
+  return std::filesystem::path(file.dli_fname).parent_path() / "libtutti-verbs.so";
 }
 
 Finding traces() {
@@ -163,17 +174,23 @@ Cpus cpus_of_process() {
   return cpus;
 }
 
+// The library, too, takes an empty folder for none: the module ib_core makes it, with or without a device.
+Findings look_at_rdma(const std::filesystem::path& devices, const std::filesystem::path& plugin) {
+  std::error_code none;
+  const bool has_devices = !std::filesystem::is_empty(devices, none) && !none;
+  Findings findings{locked_memory(has_devices)};
+  if (has_devices && !std::filesystem::exists(plugin, none))
+    findings.push_back(
+        {Level::kWarning, "RDMA", "there are devices, but no " + plugin.string(),
+         "install it there (Debian: libtutti0-verbs; needs libibverbs), else data between hosts take TCP"});
+  return findings;
+}
+
 Findings look_at_host(int ranks_here, int n_ranks, const Cpus& cpus_here) {
-  return {versions(),
-          settings(),
-          descriptors(ranks_here, n_ranks),
-          processes(ranks_here),
-          locked_memory(),
-          traces(),
-          memfd(),
-          cpus(ranks_here, cpus_here),
-          quota(),
-          interfaces()};
+  Findings findings{versions(), settings(), descriptors(ranks_here, n_ranks), processes(ranks_here)};
+  for (Finding& finding : look_at_rdma("/sys/class/infiniband", verbs_plugin())) findings.push_back(std::move(finding));
+  findings.insert(findings.end(), {traces(), memfd(), cpus(ranks_here, cpus_here), quota(), interfaces()});
+  return findings;
 }
 
 }  // namespace tutti::doctor
