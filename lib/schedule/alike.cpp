@@ -3,21 +3,9 @@
 #include "schedule/simulation.h"
 
 namespace tutti {
-
-bool Symmetry::divides_evenly(uint32_t n_chunks) const {
-  const Walk& walk = alike_.walk;
-  if (alike_.period <= 0 || n_ranks_ % alike_.period != 0 || walk.modulus == 0) return false;
-  return n_chunks % walk.modulus == 0 && uint64_t{count()} * walk.stride % walk.modulus == 0;
-}
-
-Step Symmetry::move(Step step, uint32_t times) const {
-  step = alike_.walk.move(step, times);
-  step.recv = move(step.recv, times);
-  step.send = move(step.send, times);
-  return step;
-}
-
 namespace {
+
+using checker::wrong;
 
 // Whether the step uses only slices of its own chunk of a single block, and only single peers.
 bool is_plain(const Step& step, int n_ranks, uint32_t n_chunks) {
@@ -52,23 +40,6 @@ bool can_be_first(const Schedule& schedule, const Symmetry& moves) {
   return true;
 }
 
-}  // namespace
-
-bool are_alike(std::span<const Schedule> schedules) {
-  const Symmetry moves(schedules[0].alike, static_cast<int>(schedules.size()));
-  if (!moves.divides_evenly(schedules[0].n_chunks)) return false;
-  for (int rank = 0; rank < static_cast<int>(schedules.size()); rank++) {
-    const Schedule& moved = schedules[static_cast<size_t>(rank)];
-    const Schedule& first = schedules[static_cast<size_t>(moves.first(rank))];
-    if (moved.rank != rank || !is_moved(first, moved, moves)) return false;
-    if (rank < moves.period() && !can_be_first(moved, moves)) return false;
-  }
-  return true;
-}
-
-namespace checker {
-namespace {
-
 // All ranks' schedules, reduced to this chunk.
 Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, const Symmetry& moves, uint32_t chunk) {
   std::vector<Schedule> single;
@@ -96,7 +67,32 @@ Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, cons
 
 }  // namespace
 
-Result<void> check_alike(std::span<const Schedule> schedules, const CheckOptions& options) {
+bool Symmetry::divides_evenly(uint32_t n_chunks) const {
+  const Walk& walk = alike_.walk;
+  if (alike_.period <= 0 || n_ranks_ % alike_.period != 0 || walk.modulus == 0) return false;
+  return n_chunks % walk.modulus == 0 && uint64_t{count()} * walk.stride % walk.modulus == 0;
+}
+
+Step Symmetry::move(Step step, uint32_t times) const {
+  step = alike_.walk.move(step, times);
+  step.recv = move(step.recv, times);
+  step.send = move(step.send, times);
+  return step;
+}
+
+bool are_alike(std::span<const Schedule> schedules) {
+  const Symmetry moves(schedules[0].alike, static_cast<int>(schedules.size()));
+  if (!moves.divides_evenly(schedules[0].n_chunks)) return false;
+  for (int rank = 0; rank < static_cast<int>(schedules.size()); rank++) {
+    const Schedule& moved = schedules[static_cast<size_t>(rank)];
+    const Schedule& first = schedules[static_cast<size_t>(moves.first(rank))];
+    if (moved.rank != rank || !is_moved(first, moved, moves)) return false;
+    if (rank < moves.period() && !can_be_first(moved, moves)) return false;
+  }
+  return true;
+}
+
+Result<void> checker::check_alike(std::span<const Schedule> schedules, const CheckOptions& options) {
   const Symmetry moves(schedules[0].alike, static_cast<int>(schedules.size()));
   TUTTI_TRY(Simulation(schedules, options, moves, {}).run());
   for (uint32_t chunk = 0; chunk < schedules[0].n_chunks; chunk++) {
@@ -108,5 +104,4 @@ Result<void> check_alike(std::span<const Schedule> schedules, const CheckOptions
   return {};
 }
 
-}  // namespace checker
 }  // namespace tutti

@@ -1,8 +1,8 @@
-#include "schedule/check_goal.h"
-
 #include <deque>
 #include <map>
 #include <utility>
+
+#include "schedule/check_memory.h"
 
 namespace tutti {
 namespace {

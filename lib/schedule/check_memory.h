@@ -8,12 +8,36 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "schedule/check_goal.h"
 #include "schedule/schedule.h"
 
 namespace tutti {
+
+namespace checker {
+
+// The error of a check that failed.
+inline Error wrong(std::string message) {
+  return {.code = Code::kInternalError, .message = std::move(message)};
+}
+
+}  // namespace checker
+
+// What a collective must achieve: which logical block every block of every rank's input holds, and which one every
+// block of its output must hold in the end. The rest follows: an output is right if it is the sum of all inputs that
+// hold its logical block.
+struct RankBlocks {
+  std::vector<uint32_t> input, output;  // logical blocks, numbered for all ranks together
+};
+
+struct GoalTable {
+  uint32_t logical_blocks = 1;
+  bool reduces = false;  // several ranks contribute to a block
+  std::vector<RankBlocks> ranks;
+};
+
+Result<GoalTable> goal_table(int n_ranks, const CheckOptions& options);
 
 struct Value {
   uint64_t sum = 0;    // 0: nothing there

@@ -68,21 +68,6 @@ void add_group(Direct& d, int group, int n_chunks, int root) {
       d.add(chunk, {.recv = d.sender(k), .store = d.out(chunk)});
 }
 
-}  // namespace
-
-// Each group has its own lane and channel.
-Schedule two_shots(const Ranks& r, uint32_t n_chunks, int root) {
-  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = n_chunks};
-  for (uint32_t group = 0; group * static_cast<uint32_t>(r.n()) < n_chunks; group++) {
-    Direct d(r);
-    add_group(d, static_cast<int>(group), static_cast<int>(n_chunks), root);
-    schedule.add_lane(group, std::move(d.steps));
-  }
-  return schedule;
-}
-
-namespace {
-
 Schedule two_shot_all_reduce(const Ranks& r) {
   return two_shots(r, static_cast<uint32_t>(r.n()) * r.lanes);
 }
@@ -183,7 +168,26 @@ Cost direct_blocks_cost(const Workload& b) {
   return e;
 }
 
+// The blocks sent to, or received from, `peer`, in order.
+std::vector<uint32_t> blocks_with(const std::vector<int>& peers, int peer) {
+  std::vector<uint32_t> blocks;
+  for (uint32_t block = 0; block < peers.size(); block++)
+    if (peers[block] == peer) blocks.push_back(block);
+  return blocks;
+}
+
 }  // namespace
+
+// Each group has its own lane and channel.
+Schedule two_shots(const Ranks& r, uint32_t n_chunks, int root) {
+  Schedule schedule{.rank = r.rank, .n_ranks = r.n(), .n_chunks = n_chunks};
+  for (uint32_t group = 0; group * static_cast<uint32_t>(r.n()) < n_chunks; group++) {
+    Direct d(r);
+    add_group(d, static_cast<int>(group), static_cast<int>(n_chunks), root);
+    schedule.add_lane(group, std::move(d.steps));
+  }
+  return schedule;
+}
 
 Schedule all_to_all(int n_ranks, int rank) {
   Direct d(n_ranks, rank);
@@ -208,6 +212,26 @@ Schedule scatter(int n_ranks, int rank, int root) {
     d.add(d.receiver(k), {.send = d.receiver(k), .local = d.in(d.receiver(k))});
   d.add(rank, {.recv = rank == root ? -1 : root, .local = rank == root ? d.in(root) : Slice{}, .store = d.out(0)});
   return d.schedule();
+}
+
+Schedule send_recv(int n_ranks, int rank, const Transfers& transfers) {
+  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = 1};
+  const auto n_sends = static_cast<uint32_t>(transfers.sends.size());
+  for (int peer = 0; peer < n_ranks; peer++) {
+    const std::vector<uint32_t> sends = blocks_with(transfers.sends, peer);
+    const std::vector<uint32_t> receives = blocks_with(transfers.receives, peer);
+    Steps out, in;
+    for (size_t i = 0; peer == rank && i < std::min(sends.size(), receives.size()); i++)
+      out.push_back({.chunk = sends[i], .local = input_of(sends[i]), .store = output_of(receives[i])});
+    if (peer != rank) {
+      for (const uint32_t block : sends) out.push_back({.send = peer, .chunk = block, .local = input_of(block)});
+      for (const uint32_t block : receives)
+        in.push_back({.recv = peer, .chunk = n_sends + block, .store = output_of(block)});
+    }
+    schedule.add_lane(0, std::move(out));
+    schedule.add_lane(0, std::move(in));
+  }
+  return schedule;
 }
 
 extern const Algorithm kDirect = {

@@ -88,28 +88,6 @@ auto blocks_of(const InOrder& order) {
   return [&order](int distance) { return static_cast<uint32_t>(order.at(distance)); };
 }
 
-}  // namespace
-
-Schedule circulant_all_gather(const Ranks& r) {
-  const InOrder order(r.order, r.rank);
-  const auto own = static_cast<uint32_t>(r.rank);
-  Steps steps{{.chunk = own, .local = input_of(0), .store = output_of(own)}};
-  pass_round(steps, order, {}, blocks_of(order));
-  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1}, std::move(steps));
-}
-
-// The sum for the block j positions on is in scratch[j]: for half of the ranks.
-Schedule circulant_reduce_scatter(const Ranks& r) {
-  const InOrder order(r.order, r.rank);
-  const auto sum_at = [](int distance) { return Slice{Buffer::kScratch, static_cast<uint32_t>(distance)}; };
-  Steps steps;
-  add_up(steps, order, {}, blocks_of(order), sum_at, output_of(0));
-  const auto n_sums = static_cast<uint32_t>(order.n > 2 ? order.n / 2 : 0);
-  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1, .n_scratch = n_sums}, std::move(steps));
-}
-
-namespace {
-
 // Both, with n chunks, one for each position: a ring's traffic in logarithmic depth. Partial sums are in the output.
 Schedule circulant_all_reduce(const Ranks& r) {
   const InOrder order(r.order, r.rank);
@@ -196,6 +174,39 @@ Cost doubling_cost(const Workload& b) {
 }
 
 }  // namespace
+
+Schedule circulant_all_gather(const Ranks& r) {
+  const InOrder order(r.order, r.rank);
+  const auto own = static_cast<uint32_t>(r.rank);
+  Steps steps{{.chunk = own, .local = input_of(0), .store = output_of(own)}};
+  pass_round(steps, order, {}, blocks_of(order));
+  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1}, std::move(steps));
+}
+
+// The sum for the block j positions on is in scratch[j]: for half of the ranks.
+Schedule circulant_reduce_scatter(const Ranks& r) {
+  const InOrder order(r.order, r.rank);
+  const auto sum_at = [](int distance) { return Slice{Buffer::kScratch, static_cast<uint32_t>(distance)}; };
+  Steps steps;
+  add_up(steps, order, {}, blocks_of(order), sum_at, output_of(0));
+  const auto n_sums = static_cast<uint32_t>(order.n > 2 ? order.n / 2 : 0);
+  return with_lane({.rank = r.rank, .n_ranks = order.n, .n_chunks = 1, .n_scratch = n_sums}, std::move(steps));
+}
+
+//   k = 0   1   2     n = 5: rank r signals r + 2^k and hears from r - 2^k. Each message passes on all that its sender
+//   r --> r+1         has heard so far; each message heard is received in the step that sends the next one.
+//   r ------> r+2
+//   r ----------> r+4
+Schedule barrier(int n_ranks, int rank) {
+  Steps steps;
+  int heard_from = -1;
+  for (int d = 1; d < n_ranks; d *= 2) {
+    steps.push_back({.recv = heard_from, .send = (rank + d) % n_ranks});
+    heard_from = (rank - d + n_ranks) % n_ranks;
+  }
+  if (heard_from >= 0) steps.push_back({.recv = heard_from});
+  return with_lane({.rank = rank, .n_ranks = n_ranks, .n_chunks = 1}, std::move(steps));
+}
 
 // With two ranks these are the same as a ring and one-shot.
 extern const Algorithm kCirculant = {.name = "circulant",

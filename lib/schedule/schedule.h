@@ -55,13 +55,6 @@ void for_each_sender(const Schedule& schedule, const Step& step, Visit&& visit) 
     if (peer != schedule.rank) visit(peer);
 }
 
-// A message that a lane only stores in the output, so that its sender may write it there itself once the lane has
-// reached step `from`, past the sender's previous such message. `ahead`: the sender's other messages from `from` on.
-struct Placeable {
-  uint32_t step = 0, from = 0, ahead = 0;
-};
-std::vector<Placeable> placeable_messages(std::span<const Step> steps);
-
 // ---- builders of collectives with one algorithm only; all others are rows in algorithms.cpp. One slot is enough.
 
 // The k-th message goes to rank + k and the k-th receive is from rank - k, so no two messages meet at one receiver.
@@ -106,8 +99,7 @@ struct CheckOptions {
 // the rank, lane and step; a deadlock's shows the state of all lanes.
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options);
 
-// A table of one rank's steps for people: "lane 0 step 3: recv 1 + in[2] -> out[2], send 3".
-std::string to_text(const Schedule& schedule);
+// For people: "recv 1 + in[2] -> out[2], send 3".
 std::string slice_text(const Slice& slice);
 std::string step_text(const Step& step);
 

@@ -1,6 +1,7 @@
 #include "schedule/steps.h"
 
 #include <algorithm>
+#include <map>
 
 namespace tutti {
 
@@ -47,6 +48,27 @@ Steps::const_iterator Steps::at(size_t index) const {
 Steps::const_iterator Steps::first_of(uint32_t pattern) const {
   const auto after = std::ranges::upper_bound(runs_, pattern, {}, &Run::first_pattern);
   return {this, static_cast<uint32_t>(after - runs_.begin()) - 1, 0, pattern};
+}
+
+std::vector<Placeable> placeable_messages(std::span<const Step> steps) {
+  std::vector<Placeable> found;
+  // By sender, the next one. Until it is found, `ahead` lacks the messages from everyone, which count for all senders.
+  std::map<int32_t, Placeable> next_of;
+  uint32_t from_everyone = 0;
+  for (uint32_t s = 0; s < steps.size(); s++) {
+    const Step& step = steps[s];
+    from_everyone += step.recv == kEveryone;
+    if (step.recv < 0) continue;
+    Placeable& next = next_of[step.recv];
+    const bool only_stored = step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
+    if (only_stored && step.store.buffer == Buffer::kOutput) {
+      found.push_back({s, next.from, next.ahead + from_everyone});
+      next = {.from = s + 1, .ahead = 0 - from_everyone};
+    } else {
+      next.ahead++;
+    }
+  }
+  return found;
 }
 
 }  // namespace tutti

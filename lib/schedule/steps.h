@@ -162,4 +162,11 @@ class Steps {
   uint32_t size_ = 0;
 };
 
+// A message that a lane only stores in the output, so that its sender may write it there itself once the lane has
+// reached step `from`, past the sender's previous such message. `ahead`: the sender's other messages from `from` on.
+struct Placeable {
+  uint32_t step = 0, from = 0, ahead = 0;
+};
+std::vector<Placeable> placeable_messages(std::span<const Step> steps);
+
 }  // namespace tutti

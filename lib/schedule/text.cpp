@@ -22,16 +22,4 @@ std::string step_text(const Step& step) {
   return text;
 }
 
-std::string to_text(const Schedule& schedule) {
-  std::string text = format("rank %d of %d: %u chunks, %u scratch, %zu lanes\n", schedule.rank, schedule.n_ranks,
-                            schedule.n_chunks, schedule.n_scratch, schedule.lanes.size());
-  for (size_t l = 0; l < schedule.lanes.size(); l++) {
-    const Lane& lane = schedule.lanes[l];
-    text += format("lane %zu: channel %u, %zu steps\n", l, lane.channel, lane.steps.size());
-    for (auto at = lane.steps.begin(); at != lane.steps.end(); ++at)
-      text += format("lane %zu step %u: ", l, at.index()) + step_text(*at) + "\n";
-  }
-  return text;
-}
-
 }  // namespace tutti

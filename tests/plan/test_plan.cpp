@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../schedule/schedule_text.h"
 #include "base/env.h"
 #include "catch.h"
 #include "plan/planner.h"
 
 using namespace tutti;
+using namespace tutti::testing;
 
 namespace {
 

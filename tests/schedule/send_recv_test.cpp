@@ -1,4 +1,5 @@
 // Point-to-point schedules from random lists.
+#include "schedule_text.h"
 #include "testing.h"
 
 using namespace tutti;

@@ -1,3 +1,4 @@
+#include "schedule_text.h"
 #include "testing.h"
 
 using namespace tutti;
