@@ -204,14 +204,4 @@ Result<Cluster> cluster_from_json(std::string_view text, const std::string& file
   return cluster;
 }
 
-Cluster usual_cluster() {
-  return {.racks = 1,
-          .hosts_per_rack = 1 << 17,
-          .ranks_per_host = 8,
-          .nics_per_host = 8,
-          .local = {450e9, 1500, 200, 0},
-          .nic = {50e9, 3000, 500, 0},
-          .links = {.rdma = true}};
-}
-
 }  // namespace tutti

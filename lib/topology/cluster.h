@@ -76,7 +76,4 @@ Result<Cluster> cluster_from_json(std::string_view text, const std::string& file
 // The same for a file; fails also if it cannot be read, or if this build has no nlohmann-json. Sets *text, if not null.
 Result<Cluster> read_cluster(const std::string& path, std::string* text = nullptr);
 
-// One rack with as many hosts as needed, each with 8 GPUs and 8 NICs of 400 Gb/s: round figures for such machines.
-Cluster usual_cluster();
-
 }  // namespace tutti

@@ -58,6 +58,9 @@ Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file
 // fewest links between GPUs that reach them. kInvalidUsage: there are several hosts, no GPUs, or a GPU or switch
 // without a known PCI bus id.
 Result<std::string> nccl_xml(const Graph& graph);
+// Asks NVIDIA's management library (NVML) about links between GPUs, and joins those of the graph's GPUs that have any;
+// all switches are one node. Without the library or a driver adds none and logs why. One call at a time.
+void add_nvlinks(Graph& graph, const char* library = "libnvidia-ml.so.1");
 // Escapes text for the content or an attribute of any XML element.
 std::string xml_text(std::string_view text);
 // The way of a message: the one that takes 64 KiB in the least time if each node stores and forwards them, never

@@ -1,4 +1,4 @@
-#include "topology/nvml.h"
+#include "topology/graph.h"
 
 #include <dlfcn.h>
 

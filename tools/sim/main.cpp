@@ -62,6 +62,17 @@ Result<uint64_t> parse_bytes(const std::string& text) {
   return static_cast<uint64_t>(bytes);
 }
 
+// One rack with as many hosts as needed, each with 8 GPUs and 8 NICs of 400 Gb/s: round figures for such machines.
+Cluster usual_cluster() {
+  return {.racks = 1,
+          .hosts_per_rack = 1 << 17,
+          .ranks_per_host = 8,
+          .nics_per_host = 8,
+          .local = {450e9, 1500, 200, 0},
+          .nic = {50e9, 3000, 500, 0},
+          .links = {.rdma = true}};
+}
+
 Result<Cluster> wanted_cluster(const std::string& path) {
   if (path.empty()) return usual_cluster();
   return read_cluster(path);

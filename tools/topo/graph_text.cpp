@@ -4,7 +4,6 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "picture.h"
-#include "topology/nvml.h"
 
 namespace tutti::topo {
 namespace {
