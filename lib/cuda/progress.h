@@ -29,10 +29,6 @@ class Progress {
 
   void begin(const Operation& operation);
   void end();  // all operations that have begun
-  bool is_under_way() const {
-    const std::lock_guard lock(mutex_);
-    return is_under_way_;
-  }
   // An operation is in a graph: its completion cannot be observed.
   void note_captured() { has_captured_ = true; }
   bool has_captured() const { return has_captured_; }

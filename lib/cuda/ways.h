@@ -44,7 +44,6 @@ class Host {
 };
 
 class Attendee;
-class Board;
 class DeviceGroup;
 struct Seat;
 

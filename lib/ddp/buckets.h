@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "memory.h"
+#include "device.h"
 #include "replica.h"
 
 namespace tutti::ddp {

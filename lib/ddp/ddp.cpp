@@ -180,6 +180,12 @@ tuttiResult_t tutti::ddp::finish(const Status& status) {
   return status.error().code;
 }
 
+// A function that calls one of the averager's on a live handle: its name, that call, and its own parameters.
+#define TUTTI_DDP_CALL(name, call, ...)                               \
+  tuttiResult_t tuttiDdp##name(__VA_ARGS__) {                         \
+    return with(ddp, [&](Reducer& reducer) { return reducer.call; }); \
+  }
+
 extern "C" {
 
 tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params, size_t nparams,
@@ -201,53 +207,18 @@ const char* tuttiDdpGetLastError(void) {
   return last_error_is_gone ? "" : last_error.sentence.c_str();
 }
 
-tuttiResult_t tuttiDdpBroadcast(tuttiDdp_t ddp, int root) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.broadcast(root); });
-}
-
-tuttiResult_t tuttiDdpBroadcastBuffers(tuttiDdp_t ddp, int root) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.broadcast_buffers(root); });
-}
-
-tuttiResult_t tuttiDdpGradient(tuttiDdp_t ddp, size_t index, void** grad) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.gradient(index, grad); });
-}
-
-tuttiResult_t tuttiDdpZeroGradients(tuttiDdp_t ddp) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.zero_gradients(); });
-}
-
-tuttiResult_t tuttiDdpSetStream(tuttiDdp_t ddp, tuttiStream_t stream) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.set_stream(stream); });
-}
-
-tuttiResult_t tuttiDdpBegin(tuttiDdp_t ddp) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.begin(); });
-}
-
-tuttiResult_t tuttiDdpMarkReady(tuttiDdp_t ddp, size_t index) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Mark::kReady); });
-}
-
-tuttiResult_t tuttiDdpMarkUnused(tuttiDdp_t ddp, size_t index) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Mark::kUnused); });
-}
-
-tuttiResult_t tuttiDdpWait(tuttiDdp_t ddp) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.wait(); });
-}
-
-tuttiResult_t tuttiDdpNoSyncBegin(tuttiDdp_t ddp) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.enter_no_sync(); });
-}
-
-tuttiResult_t tuttiDdpNoSyncEnd(tuttiDdp_t ddp) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.leave_no_sync(); });
-}
-
-tuttiResult_t tuttiDdpJoin(tuttiDdp_t ddp) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.join(); });
-}
+TUTTI_DDP_CALL(Broadcast, broadcast(root), tuttiDdp_t ddp, int root)
+TUTTI_DDP_CALL(BroadcastBuffers, broadcast_buffers(root), tuttiDdp_t ddp, int root)
+TUTTI_DDP_CALL(Gradient, gradient(index, grad), tuttiDdp_t ddp, size_t index, void** grad)
+TUTTI_DDP_CALL(ZeroGradients, zero_gradients(), tuttiDdp_t ddp)
+TUTTI_DDP_CALL(SetStream, set_stream(stream), tuttiDdp_t ddp, tuttiStream_t stream)
+TUTTI_DDP_CALL(Begin, begin(), tuttiDdp_t ddp)
+TUTTI_DDP_CALL(MarkReady, mark(index, Mark::kReady), tuttiDdp_t ddp, size_t index)
+TUTTI_DDP_CALL(MarkUnused, mark(index, Mark::kUnused), tuttiDdp_t ddp, size_t index)
+TUTTI_DDP_CALL(Wait, wait(), tuttiDdp_t ddp)
+TUTTI_DDP_CALL(NoSyncBegin, enter_no_sync(), tuttiDdp_t ddp)
+TUTTI_DDP_CALL(NoSyncEnd, leave_no_sync(), tuttiDdp_t ddp)
+TUTTI_DDP_CALL(Join, join(), tuttiDdp_t ddp)
 
 tuttiResult_t tuttiDdpGetStats(tuttiDdp_t ddp, tuttiDdpStats_t* stats) {
   return with(ddp, [&](Reducer& reducer) -> Status {

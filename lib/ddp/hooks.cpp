@@ -1,8 +1,8 @@
 // The built-in hooks except PowerSGD, and the user's.
 #include <map>
 
+#include "device.h"
 #include "hook.h"
-#include "memory.h"
 
 namespace tutti::ddp {
 namespace {

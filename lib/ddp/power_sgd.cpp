@@ -9,8 +9,8 @@
 #include <map>
 #include <utility>
 
+#include "device.h"
 #include "hook.h"
-#include "memory.h"
 
 namespace tutti::ddp {
 namespace {
