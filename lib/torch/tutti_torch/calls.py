@@ -77,6 +77,6 @@ def load() -> Any:
         # Without results: a caller with asyncOp = False (such as dist.all_reduce) has them in its tensors.
         TuttiWork([]),
     )
-    places.use(module)
+    places.in_c = module
     short = module
     return module

@@ -49,14 +49,8 @@ class Communicator:
     _none = ""
 
     def __init__(
-        self,
-        unique: bytes,
-        rank: int,
-        size: int,
-        options: library.Config,
-        label: str = "",
-        broken: Callable[[], BaseException | None] = lambda: None,
-        order: bytes = b"",
+        self, unique: bytes, rank: int, size: int, options: library.Config, label: str = "",
+        broken: Callable[[], BaseException | None] = lambda: None, order: bytes = b""
     ) -> None:
         self._api = library.load()
         self.label = label

@@ -11,7 +11,7 @@ from . import calls
 from .errors import TuttiError
 from .forms import in_all_forms
 from .group_base import GroupBase, one
-from .tensors import blocks, check_dense, in_a_row, plain, stage, unit, waited, write
+from .tensors import amount, blocks, check_dense, in_a_row, plain, stage, waited, write
 from .work import NO_TIMEOUT, TuttiWork
 
 
@@ -28,8 +28,7 @@ class Exchanges(GroupBase):
         lane = self._lanes.of(tensor)
         sends = root == self._rank
         buffers, finish = ([plain(tensor)], None) if sends else stage([tensor])
-        code_of_type, factor = unit(tensor.dtype)
-        issue = lane.calls((self._api.tuttiBcast, buffers[0].data_ptr(), tensor.numel() * factor, code_of_type, root))
+        issue = lane.calls((self._api.tuttiBcast, buffers[0].data_ptr(), *amount(tensor), root))
         return lane.launch("broadcast", [tensor], opts.asyncOp, issue, [tensor], finish, buffers)
 
     # ---- all-gather ----
@@ -84,12 +83,8 @@ class Exchanges(GroupBase):
         sources = [plain(source) for source in inputs]
         buffers, finish = stage(list(outputs))
         lane = self._lanes.of(*inputs, *outputs)
-        gathers = []
-        for source, buffer in zip(sources, buffers):
-            code_of_type, factor = unit(source.dtype)
-            size = source.numel() * factor
-            gathers.append((self._api.tuttiAllGather, source.data_ptr(), buffer.data_ptr(), size, code_of_type))
-        issue = lane.calls(*gathers)
+        pairs = zip(sources, buffers)
+        issue = lane.calls(*((self._api.tuttiAllGather, s.data_ptr(), to.data_ptr(), *amount(s)) for s, to in pairs))
         return lane.launch("all_gather_single", inputs, opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
 
     # torch 2.13 has new names for these, and calls either.
@@ -104,9 +99,7 @@ class Exchanges(GroupBase):
         targets = self._root_list("gather", outputs, source) if root == self._rank else []
         lane = self._lanes.of(source, *targets)
         to, parts = in_a_row(targets)
-        code_of_type, factor = unit(source.dtype)
-        size = source.numel() * factor
-        issue = lane.calls((self._api.tuttiGather, source.data_ptr(), to, size, code_of_type, root))
+        issue = lane.calls((self._api.tuttiGather, source.data_ptr(), to, *amount(source), root))
 
         def finish() -> None:
             for target, part in zip(targets, parts):
@@ -136,9 +129,7 @@ class Exchanges(GroupBase):
         for source, part in zip(sources, parts):
             if part is not source:
                 write(part, source.detach())
-        code_of_type, factor = unit(target.dtype)
-        to, size = buffer.data_ptr(), buffer.numel() * factor
-        issue = lane.calls((self._api.tuttiScatter, at, to, size, code_of_type, root))
+        issue = lane.calls((self._api.tuttiScatter, at, buffer.data_ptr(), *amount(target), root))
         return lane.launch("scatter", sources or [target], opts.asyncOp, issue, [target], finish, (buffer, parts))
 
     def _root_list(self, what: str, lists: list[list[torch.Tensor]], tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -165,13 +156,8 @@ class Exchanges(GroupBase):
 
     @in_all_forms(c10d.AllToAllOptions, of_lists=False)
     def alltoall_base(
-        self,
-        output: torch.Tensor,
-        source: torch.Tensor,
-        output_splits: Sequence[int] = (),
-        input_splits: Sequence[int] = (),
-        *,
-        opts: Any,
+        self, output: torch.Tensor, source: torch.Tensor, output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (), *, opts: Any
     ) -> TuttiWork:
         buffers, finish = stage([output])
         into = self._split("output", buffers[0], output_splits)

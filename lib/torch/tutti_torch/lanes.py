@@ -43,14 +43,8 @@ class Lane:
         self.check = communicator.check
 
     def launch(
-        self,
-        what: str,
-        tensors: Sequence[torch.Tensor],
-        is_async: bool,
-        issue: Issue,
-        results: list[torch.Tensor],
-        finish: Finish = None,
-        keep: object = None,
+        self, what: str, tensors: Sequence[torch.Tensor], is_async: bool, issue: Issue, results: list[torch.Tensor],
+        finish: Finish = None, keep: object = None
     ) -> Any:
         """Launches `what` on these tensors: issue(handle, stream) calls Tutti's functions, and finish() runs when they
         are done: in host memory on the stream's thread if is_async; on a device it only enqueues copies, on the stream

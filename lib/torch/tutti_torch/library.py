@@ -40,18 +40,10 @@ class Config(ctypes.Structure):
     """tuttiConfig_t"""
 
     _fields_ = [
-        ("size", c_size_t),
-        ("magic", c_uint),
-        ("version", c_uint),
-        ("initTimeoutSeconds", c_int),
-        ("opTimeoutSeconds", c_int),
-        ("transports", c_char_p),
-        ("algo", c_char_p),
-        ("deterministic", c_int),
-        ("blocking", c_int),
-        ("cudaDevice", c_int),
-        ("majority", c_int),
-        ("encrypt", c_int),
+        *(("size", c_size_t), ("magic", c_uint), ("version", c_uint)),
+        *((name, c_int) for name in ("initTimeoutSeconds", "opTimeoutSeconds")),
+        *((name, c_char_p) for name in ("transports", "algo")),
+        *((name, c_int) for name in ("deterministic", "blocking", "cudaDevice", "majority", "encrypt")),
     ]
 
 

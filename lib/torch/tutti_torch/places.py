@@ -31,8 +31,8 @@ _FOREIGN = (
 _numbers: dict[Any, int] = {}
 _foreign: dict[str, bool] = {}
 _set_place: Any = None
-# The module in C (calls.py), which keeps places, too, and sets them faster.
-_calls: Any = None
+# The module in C, which keeps places, too, and sets them faster; calls.py assigns it.
+in_c: Any = None
 _profiles = torch.autograd._profiler_enabled
 # c10d's names of its operators, for torch's profiler.
 _IN_C10D = {
@@ -46,12 +46,6 @@ _IN_C10D = {
     "scatter": "scatter_",
     "all_to_all": "alltoall_base_",
 }
-
-
-def use(module: Any) -> None:
-    """From now on the module in C finds the places."""
-    global _calls
-    _calls = module
 
 
 def set_place(number: int) -> None:
@@ -108,8 +102,8 @@ def number(what: str, first: torch.Tensor | None, tensors: int, frame: FrameType
         return known
     if len(_numbers) >= _MOST:
         _numbers.clear()
-        if _calls is not None:
-            _calls.forget_places()
+        if in_c is not None:
+            in_c.forget_places()
     text = what
     if first is not None:
         text += f" of {in_torch_terms(first)}" + f" and {tensors - 1} more" * (tensors > 1)
@@ -140,8 +134,8 @@ def set_place_at_end(error: BaseException | None) -> None:
 def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None]) -> Callable[..., None]:
     """Names the calling place to the library, for the calls that issue() makes on this thread, and returns issue(). If
     torch's profiler is on, it records issue() as it does the operations of its own backends."""
-    if _calls is not None:
-        _calls.set_place(what, tensors[0] if tensors else None, len(tensors))
+    if in_c is not None:
+        in_c.set_place(what, tensors[0] if tensors else None, len(tensors))
     else:
         set_place(place(what, tensors))
     if not _profiles():

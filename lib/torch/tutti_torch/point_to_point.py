@@ -37,10 +37,6 @@ def _key(source: int, target: int) -> str:
     return f"tutti/channel/{source}-{target}"
 
 
-def _bytes_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 class _Send(NamedTuple):
     tensor: torch.Tensor
     tag: int
@@ -56,7 +52,7 @@ class Receive:
         self.inboxes: list[Inbox] = []
 
     def finish(self, source: int, arrived_bytes: int) -> None:
-        expected = _bytes_of(self.buffer)
+        expected = self.buffer.nbytes
         error: Optional[BaseException] = None
         try:
             if arrived_bytes != expected:
@@ -124,12 +120,9 @@ class Outbox(_Channel):
                     unique = make_id()
                     self.channels.store.set(_key(self.channels.rank, self.peer), unique)
                     comm = self._connect(unique, 0)
-                header = torch.frombuffer(
-                    bytearray(_HEADER.pack(item.tag, _bytes_of(item.tensor))), dtype=torch.uint8
-                )
+                header = torch.frombuffer(bytearray(_HEADER.pack(item.tag, item.tensor.nbytes)), dtype=torch.uint8)
                 for data in (header, item.tensor):
-                    size = _bytes_of(data)
-                    if size:
+                    if size := data.nbytes:
                         code = api.tuttiSend(data.data_ptr(), size, library.UINT8, 1, comm.handle, None)
                         comm.check(code)
             except BaseException as error:
@@ -181,7 +174,7 @@ class Inbox(_Channel):
         return taken
 
     def bring(self, data: torch.Tensor, receive: Receive) -> None:
-        if _bytes_of(receive.buffer) == data.numel():
+        if receive.buffer.nbytes == data.numel():
             write(receive.buffer, data.view(receive.buffer.dtype).view(receive.buffer.shape))
         receive.finish(self.peer, data.numel())
 
@@ -216,7 +209,7 @@ class Inbox(_Channel):
                 comm = self._connect(bytes(store.get(key)), 1)
 
             def receive_into(data: torch.Tensor, comm: Communicator = comm) -> None:
-                if size := _bytes_of(data):
+                if size := data.nbytes:
                     comm.check(api.tuttiRecv(data.data_ptr(), size, library.UINT8, 0, comm.handle, None))
 
             header = torch.empty(_HEADER.size, dtype=torch.uint8)
@@ -227,7 +220,7 @@ class Inbox(_Channel):
         with self._changed:
             wanted = self._take(tag)
         try:
-            fits = wanted is not None and _bytes_of(wanted.buffer) == size
+            fits = wanted is not None and wanted.buffer.nbytes == size
             data = wanted.buffer if wanted is not None and fits else torch.empty(size, dtype=torch.uint8)
             receive_into(data)
         except BaseException as error:
@@ -257,12 +250,7 @@ class Channels:
     """All channels of one group."""
 
     def __init__(
-        self,
-        store: dist.Store,
-        rank: int,
-        init_s: int,
-        label: str,
-        group_error: Callable[[], Optional[BaseException]],
+        self, store: dist.Store, rank: int, init_s: int, label: str, group_error: Callable[[], Optional[BaseException]]
     ) -> None:
         self.store, self.rank, self.init_s, self.label = store, rank, init_s, label
         self.group_error = group_error

@@ -38,15 +38,8 @@ class TuttiProcessGroup(Reductions, Exchanges):
     reconfigure()."""
 
     def __init__(
-        self,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        global_ranks: Sequence[int] = (),
-        devices: Sequence[str] = DEVICES,
-        others: dist.ProcessGroup | None = None,
-        waits: bool = False,
+        self, store: dist.Store, rank: int, size: int, timeout: timedelta, global_ranks: Sequence[int] = (),
+        devices: Sequence[str] = DEVICES, others: dist.ProcessGroup | None = None, waits: bool = False
     ) -> None:
         super().__init__(rank, size, devices, others)
         self._first_store, self._timeout, self._handle = store, timeout, uuid.uuid4().hex
@@ -166,13 +159,8 @@ class TuttiProcessGroup(Reductions, Exchanges):
     # ---- the group's life ----
 
     def split_group(
-        self,
-        ranks: list[int],
-        timeout: timedelta | None = None,
-        opts: Any = None,
-        group_name: str | None = None,
-        group_desc: str | None = None,
-        device_types: Any = None,
+        self, ranks: list[int], timeout: timedelta | None = None, opts: Any = None, group_name: str | None = None,
+        group_desc: str | None = None, device_types: Any = None
     ) -> TuttiProcessGroup | None:
         """For torch.distributed.split_group: a group of these ranks of this group, or None on ranks outside it."""
         if self._rank not in ranks:

@@ -19,11 +19,8 @@ class QuantizedState:
     each."""
 
     def __init__(
-        self,
-        group: dist.ProcessGroup | None = None,
-        wire: str = "int8",
-        block_elems: int = 128,
-        error_feedback: bool = False,
+        self, group: dist.ProcessGroup | None = None, wire: str = "int8", block_elems: int = 128,
+        error_feedback: bool = False
     ) -> None:
         if wire not in _WIRES:
             raise TuttiError(f"quantized_hook: wire={wire!r} is none of {', '.join(_WIRES)}")

@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from . import calls, library, sparse
+from . import calls, library
 from .errors import TuttiError
 from .forms import in_all_forms
 from .group_base import GroupBase, Stream, one
-from .tensors import BITWISE, PREMUL_SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction, waited, write
+from .tensors import AVG, BITWISE, PREMUL_SUM, SUM, Reduction
+from .tensors import blocks, check_dense, is_gathered, op_number, plain, reduction, waited, write
 from .work import TuttiWork
 
 AVERAGE = c10d.AllreduceOptions()
@@ -35,9 +36,7 @@ class Reductions(GroupBase):
         made = ctypes.c_int()
         where = library.SCALAR_HOST_IMMEDIATE
         self._communicator.check(
-            self._api.tuttiRedOpCreatePreMulSum(
-                ctypes.byref(made), scalar.data_ptr(), plan.type_code, where, comm
-            )
+            self._api.tuttiRedOpCreatePreMulSum(ctypes.byref(made), scalar.data_ptr(), plan.type_code, where, comm)
         )
         try:
             yield made.value
@@ -61,7 +60,7 @@ class Reductions(GroupBase):
     def _all_reduce(self, tensors: list[torch.Tensor], op: Any, is_async: bool) -> TuttiWork:
         number = op_number(op)
         if any(tensor.layout is not torch.strided for tensor in tensors):
-            return self._at_once([sparse.all_reduce(self, tensor, number) for tensor in tensors], tensors)
+            return self._at_once([self._sum_sparse(tensor, number) for tensor in tensors], tensors)
         if is_gathered(number, tensors[0].dtype):
             return self._at_once([self._combine(tensor, number) for tensor in tensors], tensors)
         plans = [reduction(tensor, number) for tensor in tensors]
@@ -105,6 +104,37 @@ class Reductions(GroupBase):
                 BITWISE[number](piece, other)
         return result.view(tensor.shape)
 
+    def _sum_sparse(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        """Each rank gathers all indices and values and adds them up. Blocks until done. All ranks get the same,
+        coalesced."""
+        if tensor.layout is not torch.sparse_coo or number not in (SUM, AVG) or tensor.device.type != "cpu":
+            raise TuttiError(
+                f"all_reduce of a tensor with layout {tensor.layout} on {tensor.device}: only SUM and AVG of "
+                "torch.sparse_coo tensors in host memory are supported; pass tensor.to_dense()"
+            )
+        mine = tensor.detach().coalesce()
+        # The number of this rank's entries, and what all ranks have to agree on.
+        header = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64)
+        headers = header.new_empty((self._size, header.numel()))
+        self._all_gather_now(headers, header)
+        if not bool((headers[:, 1:] == header[1:]).all()):
+            shapes = headers[:, 2:].tolist()
+            raise TuttiError(f"all_reduce of sparse tensors of different shapes: {shapes}", library.INVALID_USAGE)
+        counts = headers[:, 0].tolist()
+        indices = self._gather_rows(mine.indices().t().contiguous(), counts)
+        values = self._gather_rows(mine.values().contiguous(), counts)
+        if number == AVG:
+            values = values / self._size
+        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+
+    def _gather_rows(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """The rows of all ranks, in the order of ranks; rank r has counts[r] of them."""
+        everyone = rows.new_empty((sum(counts), *rows.shape[1:]))
+        where = blocks(everyone.split(counts))
+        code = self._api.tuttiAllGatherv(rows.data_ptr(), *where, self._communicator.handle, None)
+        self._communicator.check(code)
+        return everyone
+
     def _all_gather_now(self, everyone: torch.Tensor, mine: torch.Tensor) -> None:
         """Synchronous, because the caller reads the result next."""
         size = mine.numel() * mine.element_size()
@@ -113,14 +143,8 @@ class Reductions(GroupBase):
         lane.launch("all_gather", [mine], False, issue, [])
 
     def reduce(
-        self,
-        tensors: Any = None,
-        opts: Any = None,
-        op: Any = None,
-        timeout: Any = None,
-        *,
-        tensor: Any = None,
-        root: Any = None,
+        self, tensors: Any = None, opts: Any = None, op: Any = None, timeout: Any = None, *, tensor: Any = None,
+        root: Any = None
     ) -> TuttiWork:
         done = calls.short.reduce(self, tensors, opts)
         return self._reduce(tensors, tensor, opts, root, op, timeout) if done is None else done

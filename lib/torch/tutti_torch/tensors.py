@@ -14,35 +14,28 @@ from .errors import TuttiError
 TYPES: dict[torch.dtype, int] = {getattr(torch, name): code for name, code in library.TYPES.items()}
 # Types that Tutti does not add up, each with a type that holds all its values and gives the same bits.
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32}
+_Op = dist.ReduceOp
 # By number: looking up an enumerator itself costs a microsecond.
 _OPS: dict[int, int] = {
-    int(dist.ReduceOp.SUM): library.SUM,
-    int(dist.ReduceOp.PRODUCT): library.PROD,
-    int(dist.ReduceOp.MAX): library.MAX,
-    int(dist.ReduceOp.MIN): library.MIN,
-    int(dist.ReduceOp.AVG): library.AVG,
+    int(_Op.SUM): library.SUM, int(_Op.PRODUCT): library.PROD, int(_Op.MAX): library.MAX, int(_Op.MIN): library.MIN,
+    int(_Op.AVG): library.AVG,
 }
 # The same by the hash of c10d's ReduceOp, which is its number and takes a tenth of the time to get. Empty if it is not.
-_KINDS = {number: dist.ReduceOp(dist.ReduceOp.RedOpType(number)) for number in _OPS}
+_KINDS = {number: _Op(_Op.RedOpType(number)) for number in _OPS}
 OPERATORS = _OPS if all(hash(op) == number for number, op in _KINDS.items()) else {}
 # By their names in torch's functional collectives.
-OPS = {name: getattr(dist.ReduceOp, name.upper()) for name in ("sum", "product", "max", "min", "avg", "band", "bor", "bxor")}
+OPS = {name: getattr(_Op, name.upper()) for name in ("sum", "product", "max", "min", "avg", "band", "bor", "bxor")}
 # For booleans, as the bytes 0 and 1.
 _BOOL_OPS: dict[int, int] = {
-    int(dist.ReduceOp.SUM): library.MAX,
-    int(dist.ReduceOp.MAX): library.MAX,
-    int(dist.ReduceOp.BOR): library.MAX,
-    int(dist.ReduceOp.PRODUCT): library.MIN,
-    int(dist.ReduceOp.MIN): library.MIN,
-    int(dist.ReduceOp.BAND): library.MIN,
+    **dict.fromkeys(map(int, (_Op.SUM, _Op.MAX, _Op.BOR)), library.MAX),
+    **dict.fromkeys(map(int, (_Op.PRODUCT, _Op.MIN, _Op.BAND)), library.MIN),
 }
 BITWISE: dict[int, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    int(dist.ReduceOp.BAND): torch.Tensor.bitwise_and_,
-    int(dist.ReduceOp.BOR): torch.Tensor.bitwise_or_,
-    int(dist.ReduceOp.BXOR): torch.Tensor.bitwise_xor_,
+    int(_Op.BAND): torch.Tensor.bitwise_and_,
+    int(_Op.BOR): torch.Tensor.bitwise_or_,
+    int(_Op.BXOR): torch.Tensor.bitwise_xor_,
 }
-SUM = int(dist.ReduceOp.SUM)
-PREMUL_SUM = int(dist.ReduceOp.PREMUL_SUM)
+SUM, AVG, PREMUL_SUM = int(_Op.SUM), int(_Op.AVG), int(_Op.PREMUL_SUM)
 
 
 def is_gathered(number: int, dtype: torch.dtype) -> bool:
@@ -90,6 +83,12 @@ def unit(dtype: torch.dtype) -> tuple[int, int]:
     """The type in which elements of dtype are sent, and how many make one. Types unknown to Tutti are sent as bytes."""
     code = TYPES.get(dtype)
     return (code, 1) if code is not None else (library.UINT8, dtype.itemsize)
+
+
+def amount(tensor: torch.Tensor) -> tuple[int, int]:
+    """How much an operation sends of the tensor: how many elements of which type."""
+    code, factor = unit(tensor.dtype)
+    return tensor.numel() * factor, code
 
 
 def op_number(op: Any) -> int:
