@@ -35,7 +35,7 @@ grep -q '^# Out of bounds values : 0 OK' "$tmp/0" || exit 1
 # Each of the launcher's processes would fork a job of its own, and measure it while the others do the same.
 run env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$tool" --procs 2 -b 8 -e 8
 check "--procs in each of a launcher's processes" 2 'procs 2: a launcher started several processes (OMPI_COMM_WORLD_SIZE=2)'
-check "its remedies" 2 'leave out --procs, .* or start one process (mpirun -np 1)'
+check "its remedies" 2 'leave out --procs, .* or start one process (mpirun -np 1; .* env -u OMPI_COMM_WORLD_SIZE)'
 run env PMIX_RANK=1 "$tool" --procs 2 -b 8 -e 8
 check "--procs under a launcher that does not say how many" 2 '(PMIX_RANK=1)'
 run env SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 "$tool" --procs 2 -b 8 -e 8

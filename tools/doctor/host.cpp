@@ -179,7 +179,7 @@ Findings look_at_rdma(const std::filesystem::path& devices, const std::filesyste
   std::error_code none;
   const bool has_devices = !std::filesystem::is_empty(devices, none) && !none;
   Findings findings{locked_memory(has_devices)};
-  if (has_devices && !std::filesystem::exists(plugin, none))
+  if (has_devices && !std::filesystem::exists(plugin, none) && !env_is_set("TUTTI_TRANSPORT_PLUGIN"))
     findings.push_back(
         {Level::kWarning, "RDMA", "there are devices, but no " + plugin.string(),
          "install it there (Debian: libtutti0-verbs; needs libibverbs), else data between hosts take TCP"});

@@ -200,11 +200,11 @@ Status check_procs(int procs) {
     const char* value = getenv(name);
     const long at_least = name == launcher->size ? 2 : 1;
     if (value != nullptr && strtol(value, nullptr, 10) >= at_least)
-      return usage_error(
-          text("--procs %d: a launcher started several processes (%s=%s), and each would be a job of its "
-               "own: leave out --procs, so that they are the ranks of one, or start one process "
-               "(mpirun -np 1)",
-               procs, name, value));
+      return usage_error(text(
+          "--procs %d: a launcher started several processes (%s=%s), and each would be a job of its own: leave out "
+          "--procs, so that they are the ranks of one, or start one process (mpirun -np 1; if this is the only "
+          "one, as in a shell, env -u %s)",
+          procs, name, value, name));
   }
   return {};
 }
