@@ -1,7 +1,6 @@
 #include "group/council.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "base/bytes.h"
 #include "base/handshake.h"
@@ -123,6 +122,7 @@ void Council::lose(int rank) {
 void Council::connected(int rank) {
   for (auto& [without, instance] : instances_) {
     instance.summoned.erase(rank);
+    instance.handed.erase(rank);
     if (instance.told == rank) instance.told = -1;
     proceed(without, instance);
   }

@@ -212,6 +212,23 @@ TEST_CASE("what was lost of a message is said again after connected()") {
   for (const auto& rank : ranks) CHECK(rank->take_result({}).has_value());
 }
 
+// The loss is no rarer the second time: the connection over which it is said again may break, too.
+TEST_CASE("a decision that is lost again is said once more") {
+  Mail mail(3);
+  const auto ranks = council_of(mail);
+  const auto deliver = [&](size_t to) { deliver_to(to, mail, ranks); };
+  for (size_t r = 0; r < 3; r++) ranks[r]->join({}, "vote");
+  deliver(0);
+  for (int i = 0; i < 2; i++) {
+    mail[2].clear();
+    ranks[0]->connected(2);
+    ranks[2]->connected(0);
+    deliver(0);  // rank 2 says where it is, and is told the decision
+  }
+  for (size_t r = 0; r < 3; r++) deliver(r);
+  for (const auto& rank : ranks) CHECK(rank->take_result({}).has_value());
+}
+
 TEST_CASE("whom a coordinator that is lost has missed is not missed by the next one") {
   Mail mail(4);
   const auto ranks = council_of(mail);
