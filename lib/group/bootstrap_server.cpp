@@ -14,18 +14,18 @@
 #include "group/blobs.h"
 
 namespace tutti {
-namespace {
 
-// Registers a descriptor, or changes the events of one that is registered already.
-void watch_by(int epoll, int fd, uint32_t events, void* address) {
+bool WatchedSet::watch(int fd, uint32_t events, void* address) {
   epoll_event event{events, {.ptr = address}};
-  if (::epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+  const bool is_watched = ::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, fd, &event) == 0 ||
+                          ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  lacks_room |= !is_watched;
+  return is_watched;
 }
 
-}  // namespace
-
-FrameConnection::FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes, int epoll)
-    : fd_(std::move(fd)), epoll_(epoll), channel_(std::move(channel)), in_(most_bytes) {
+FrameConnection::FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes,
+                                 WatchedSet& watched)
+    : fd_(std::move(fd)), watched_(watched), channel_(std::move(channel)), in_(most_bytes) {
   watch();
 }
 
@@ -67,19 +67,18 @@ bool FrameConnection::drain() {
 void FrameConnection::watch() {
   const uint32_t events = EPOLLIN | (has_unsent() ? uint32_t{EPOLLOUT} : 0);
   if (stage_ == Stage::kClosed || events == events_) return;
-  watch_by(epoll_, fd_.get(), events, this);
-  events_ = events;
+  if (watched_.watch(fd_.get(), events, this)) events_ = events;
 }
 
 void FrameConnection::close() {
   stage_ = Stage::kClosed;
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
+  ::epoll_ctl(watched_.epoll.get(), EPOLL_CTL_DEL, fd_.get(), nullptr);
   // Closing is not enough: a forked child may hold a copy of the descriptor.
   ::shutdown(fd_.get(), SHUT_RDWR);
 }
 
 FrameServer::FrameServer(std::vector<Fd> listening, const Key& key, Deadline deadline)
-    : epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+    : watched_{Fd(::epoll_create1(EPOLL_CLOEXEC))},
       deadline_(deadline),
       acceptor_(std::move(listening), key, HelloKind::kBootstrap, -1) {
   watch_strangers();
@@ -100,22 +99,28 @@ void FrameServer::turn(int most_ms) {
 }
 
 void FrameServer::wait(int most_ms) {
+  constexpr int kAgainMs = 20;
+  const bool tries_again = std::exchange(watched_.lacks_room, false);
+  if (tries_again) most_ms = std::min(most_ms, kAgainMs);
   const int cap_ms = std::min(most_ms, acceptor_.is_full() ? 50 : acceptor_.has_pending() ? 200 : most_ms);
   const int left_ms = std::min(deadline_.passed() ? cap_ms : deadline_.left_ms(cap_ms), look_at_.left_ms(cap_ms));
   epoll_event events[64];
-  const int n = ::epoll_wait(epoll_.get(), events, std::size(events), left_ms);
-  bool any_strangers = acceptor_.is_full() || acceptor_.has_pending();
+  const int n = ::epoll_wait(watched_.epoll.get(), events, std::size(events), left_ms);
+  bool any_strangers = tries_again || acceptor_.is_full() || acceptor_.has_pending();
   for (int i = 0; i < n; i++) {
     any_strangers |= events[i].data.ptr == nullptr;
     if (events[i].data.ptr != nullptr) serve(static_cast<Client&>(*static_cast<FrameConnection*>(events[i].data.ptr)));
   }
+  if (tries_again)
+    for (Client& client : clients_)
+      if (client.stage() != Client::Stage::kClosed) serve(client);
   if (any_strangers) take_in();
 }
 
 // Takes in connections that have authenticated.
 void FrameServer::take_in() {
   while (auto accepted = acceptor_.next())
-    let_in(clients_.emplace_back(std::move(accepted->fd), std::move(accepted->channel), kMaxBlobBytes, epoll_.get()));
+    let_in(clients_.emplace_back(std::move(accepted->fd), std::move(accepted->channel), kMaxBlobBytes, watched_));
   if (const auto shortage = acceptor_.shortage())
     report(system_error(serving_process() + " could not accept all of them", shortage->sys_errno));
   watch_strangers();
@@ -125,11 +130,11 @@ void FrameServer::take_in() {
 void FrameServer::watch_strangers() {
   std::vector<pollfd> strangers;
   acceptor_.add_waiting(&strangers);
-  for (const pollfd& p : strangers) watch_by(epoll_.get(), p.fd, static_cast<uint32_t>(p.events), nullptr);
+  for (const pollfd& p : strangers) watched_.watch(p.fd, static_cast<uint32_t>(p.events), nullptr);
 }
 
 FrameServer::Client& FrameServer::add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes) {
-  Client& client = clients_.emplace_back(std::move(fd), std::move(channel), most_bytes, epoll_.get());
+  Client& client = clients_.emplace_back(std::move(fd), std::move(channel), most_bytes, watched_);
   client.known = true;
   return client;
 }

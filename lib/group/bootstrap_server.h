@@ -23,6 +23,15 @@
 
 namespace tutti {
 
+// The descriptors that a server waits for. The kernel may have no memory to watch another one, or its user may watch
+// too many (fs.epoll.max_user_watches): then it lacks room, and the server tries again a little later.
+struct WatchedSet {
+  Fd epoll;
+  bool lacks_room = false;
+  // Adds a descriptor, or changes the events of one that is there already. False: it is not watched.
+  bool watch(int fd, uint32_t events, void* address);
+};
+
 // Sends and receives frames. Its address is its epoll data, so it never moves.
 class FrameConnection {
  public:
@@ -33,7 +42,7 @@ class FrameConnection {
     std::shared_ptr<const Fd> descriptor = nullptr;
   };
 
-  FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes, int epoll);
+  FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes, WatchedSet& watched);
 
   Stage stage() const { return stage_; }
   int fd() const { return fd_.get(); }
@@ -52,7 +61,7 @@ class FrameConnection {
 
  private:
   Fd fd_;
-  const int epoll_;
+  WatchedSet& watched_;
   std::unique_ptr<SecureChannel> channel_;
   Stage stage_ = Stage::kOpen;
   FrameReader in_;
@@ -79,7 +88,7 @@ class FrameServer {
   // One turn of run(), for a thread that runs many servers: waits at most most_ms for work. Call until finished().
   void turn(int most_ms);
   virtual bool finished() = 0;
-  int fd() const { return epoll_.get(); }  // readable when there is something to do
+  int fd() const { return watched_.epoll.get(); }  // readable when there is something to do
 
  protected:
   using Client = BootstrapClient;
@@ -112,7 +121,7 @@ class FrameServer {
   void forget(Client& client);
   void answer_own_ranks();  // once the others have theirs
 
-  const Fd epoll_;
+  WatchedSet watched_;
 
  protected:
   Deadline deadline_, look_at_ = Deadline::never();

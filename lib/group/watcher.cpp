@@ -134,21 +134,25 @@ void Watcher::serve(Client* client) {
   const std::unique_ptr<Client, decltype(end)> serving(client, end);
   client->serve();
   std::vector<pollfd> fds;
-  const int limit_ms = client->waits_for(&fds);
+  int limit_ms = client->waits_for(&fds);
   const std::lock_guard lock(mutex_);
   Waiting& waiting = clients_[client];
-  register_fds(client, waiting, std::move(fds));
+  constexpr int kAgainMs = 20;
+  if (!register_fds(client, waiting, std::move(fds)) && (limit_ms < 0 || limit_ms > kAgainMs)) limit_ms = kAgainMs;
   set_due(client, waiting, limit_ms < 0 ? 0 : now_ns() + int64_t{limit_ms} * 1'000'000);
 }
 
 // Descriptors that are no longer listed are closed and so left epoll, and their numbers may have been reused by now.
-void Watcher::register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds) {
+// False: the kernel has no memory to watch one of them, or its user may watch no more (fs.epoll.max_user_watches).
+bool Watcher::register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds) {
+  bool are_watched = true;
   for (const pollfd& p : fds) {
     epoll_event event{.events = static_cast<uint32_t>(p.events), .data = {.ptr = client}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, p.fd, &event) != 0)
-      (void)epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, p.fd, &event);
+      are_watched &= epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, p.fd, &event) == 0;
   }
   waiting.fds = std::move(fds);
+  return are_watched;
 }
 
 void Watcher::set_due(Client* client, Waiting& waiting, int64_t due_ns) {

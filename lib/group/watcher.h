@@ -58,7 +58,7 @@ class Watcher {
   void run();
   std::set<Client*> wait();
   void serve(Client* client);
-  void register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds);
+  bool register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds);
   void set_due(Client* client, Waiting& waiting, int64_t due_ns);
 
   std::mutex mutex_;  // guards clients_ to serving_; not held in a client's functions

@@ -4,6 +4,7 @@
 
 #include "base/descriptor.h"
 #include "catch.h"
+#include "full_epoll.h"
 #include "group/bootstrap_relay.h"
 #include "group/bootstrap_root.h"
 #include "ranks.h"
@@ -157,4 +158,16 @@ TEST_CASE("a relay waits for who has not said yet who it is, but not beyond its 
   CHECK((!relay.finished() || limit.passed()));
   while (!relay.finished() && !patience.passed()) relay.turn(10);
   CHECK(relay.finished());
+}
+
+TEST_CASE("a root serves whom the kernel had no memory to watch") {
+  Door door;
+  RootServer root(only(std::move(door.listening)), kKey, Deadline::after_seconds(60));
+  std::optional<FullEpoll> full(std::in_place);
+  Caller rank(root, door, 1);
+  REQUIRE(full->refusals() > 0);
+  full.reset();
+  rank.say(make_join_frame(join_of(0, 1, false), FrameKind::kJoin));
+  rank.say(make_frame(FrameKind::kBlob, "blob", 0));
+  CHECK(rank.hear() == FrameKind::kAll);
 }

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/local_pipe.h"
 #include "catch.h"
+#include "full_epoll.h"
 #include "sanitized.h"
 
 using namespace tutti;
@@ -123,6 +124,19 @@ TEST_CASE("a watcher hears of a descriptor that has the number of one that was c
   REQUIRE(::write(b.out.get(), "x", 1) == 1);
   CHECK(comes_true([&] { return b.bytes == 1; }));
   watcher->remove(b);
+}
+
+TEST_CASE("a descriptor for which the kernel has no memory is watched once it has some") {
+  const auto watcher = watcher_of_process();
+  Counter client;
+  {
+    const tutti::test::FullEpoll full;
+    watcher->add(client);
+    REQUIRE(comes_true([&] { return full.refusals() > 0; }));
+  }
+  REQUIRE(::write(client.out.get(), "x", 1) == 1);
+  CHECK(comes_true([&] { return client.bytes == 1; }));
+  watcher->remove(client);
 }
 
 TEST_CASE("clients come and go while others are served") {
