@@ -30,7 +30,8 @@ std::string limit_remedy(int sys_errno) {
 }
 
 bool lacks_resources(int sys_errno) {
-  return sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOBUFS || sys_errno == ENOMEM;
+  return sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOBUFS || sys_errno == ENOMEM ||
+         sys_errno == EADDRNOTAVAIL;
 }
 
 size_t open_descriptors() {

@@ -13,7 +13,8 @@ namespace tutti {
 // The remedy, in parentheses, if a call failed with this errno because of such a limit; else "".
 std::string limit_remedy(int sys_errno);
 
-// Whether a call failed with this errno because there is no descriptor, or no memory, for another socket.
+// Whether a call failed with this errno because there is no descriptor, no memory, or no port for another connection;
+// not for bind(2), to which EADDRNOTAVAIL means that the address is no one's here.
 bool lacks_resources(int sys_errno);
 
 // How many descriptors this process has open; 0 if unknown.

@@ -85,6 +85,22 @@ Fd own_socket(int family) {
   return own_socket([&] { return ::socket(family, kSocketFlags, 0); });
 }
 
+// Nothing is sent to find out.
+bool has_own_address_towards(const Address& address) {
+  const Fd fd(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd && ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0;
+}
+
+// The kernel gives one reason for two: there is no port left here for another connection to that address, or no address
+// of this host leads there.
+void tell_ports_from_addresses(const Address& address, Error* error) {
+  if (error->sys_errno != EADDRNOTAVAIL || address.family() == AF_UNIX) return;
+  if (has_own_address_towards(address))
+    error->message += " (all local ports are in use for connections to it: widen net.ipv4.ip_local_port_range)";
+  else
+    error->sys_errno = ENETUNREACH;
+}
+
 // Sockets of another kind ignore it.
 void set_low_latency(int fd) {
   const int on = 1;
@@ -288,6 +304,7 @@ Result<Fd> connect_start(const Address& address, int segment_bytes) {
       errno != EINPROGRESS) {
     const bool lacks_lo = errno == ENETUNREACH && address.family() == AF_INET && address.is_loopback();
     Error error = about(address, "connect to ", errno);
+    tell_ports_from_addresses(address, &error);
     if (lacks_lo) error.message += " (a host reaches itself through the interface lo: ip link set lo up)";
     return error;
   }

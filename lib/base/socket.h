@@ -62,7 +62,7 @@ Result<Fd> listen_any(uint16_t port, uint16_t* bound_port);
 Result<Fd> listen_unix_abstract(const std::string& name);
 
 // Starts to connect; `connect_finished` tells when the connection is established. TCP sends at most `segment_bytes` of
-// data in a packet; 0: TUTTI_TCP_MSS, or as much as the interface takes.
+// data in a packet; 0: TUTTI_TCP_MSS, or as much as the interface takes. EADDRNOTAVAIL: no local port is left for it.
 Result<Fd> connect_start(const Address& address, int segment_bytes = 0);
 // Passes every network, even one that silently drops larger packets, so that ranks that meet there can report it.
 inline constexpr int kSmallSegmentBytes = 500;

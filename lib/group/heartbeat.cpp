@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/tcp_info.h"
 
@@ -36,22 +36,24 @@ bool Heartbeat::tick(int64_t now_ns) {
 }
 
 void Heartbeat::knock_at_doors(int64_t now_ns) {
-  bool lacks_descriptors = !knock(0);
-  if (doors_.size() > 1) lacks_descriptors |= !knock(1 + next_door_++ % (doors_.size() - 1));
-  if (!lacks_descriptors || !attempts_.empty()) return;
+  std::string shortage;
+  knock(0, &shortage);
+  if (doors_.size() > 1) knock(1 + next_door_++ % (doors_.size() - 1), &shortage);
+  if (shortage.empty() || !attempts_.empty()) return;
   answered_ns_ = now_ns - kDoubtNs;
   if (!std::exchange(lack_logged_, true))
-    log(LogLevel::kWarn, "no file descriptor is left to ask whether the host at %s is still there (see ulimit -n)",
-        doors_[0].to_string().c_str());
+    log(LogLevel::kWarn, "the host at %s cannot be asked whether it is still there: %s", doors_[0].to_string().c_str(),
+        shortage.c_str());
 }
 
-bool Heartbeat::knock(size_t door) {
+void Heartbeat::knock(size_t door, std::string* shortage) {
   constexpr size_t kMostAttempts = 40;
   if (attempts_.size() == kMostAttempts) attempts_.pop_front();
   auto attempt = connect_start(doors_[door]);
-  if (!attempt) return attempt.error().sys_errno != EMFILE && attempt.error().sys_errno != ENFILE;
-  attempts_.emplace_back(std::move(attempt).value(), door);
-  return true;
+  if (attempt)
+    attempts_.emplace_back(std::move(attempt).value(), door);
+  else if (lacks_resources(attempt.error().sys_errno))
+    *shortage = attempt.error().message;
 }
 
 void Heartbeat::hear_doors(int64_t now_ns) {

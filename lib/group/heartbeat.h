@@ -6,7 +6,8 @@
 // retransmits less and less often, which looks like silence where the network loses a third of all packets: so new
 // connections are tried meanwhile, ten a second to each of up to two doors, and any answer counts, even a refusal.
 // One that only other doors give is a reason to move the control connection there: its network has failed.
-// While this process has no descriptor left for them, nothing is known of the host, and it is not taken for lost.
+// While this process has no descriptor, memory or port left for them, nothing is known of the host, and it is not taken
+// for lost.
 //
 // Not thread-safe: the watching thread has one for each connection, and calls tick() every kTickMs.
 #pragma once
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,7 +51,7 @@ class Heartbeat {
   static constexpr int64_t kFailedNs = 2'000'000'000;
   void hear_doors(int64_t now_ns);
   void knock_at_doors(int64_t now_ns);
-  bool knock(size_t door);  // false: there is no descriptor for that
+  void knock(size_t door, std::string* shortage);  // says what there is not enough of for that, if so
 
   int fd_;
   std::vector<Address> doors_;

@@ -12,6 +12,8 @@
 #include "base/file.h"
 #include "base/tcp_info.h"
 #include "catch.h"
+#include "contains.h"
+#include "failing_connect.h"
 
 using namespace tutti;
 
@@ -230,4 +232,16 @@ TEST_CASE("who finds a UNIX socket's queue full asks again") {
   while (accept_one(listener.value().get())) continue;
   CHECK(dialer.advance() == Dialer::Status::kPending);
   CHECK(dialer.fd() >= 0);
+}
+
+// To the kernel both are "Cannot assign requested address".
+TEST_CASE("that no local port is left says nothing about the peer, and that no own address leads there does") {
+  ListeningRank rank;
+  const bool has_address = GENERATE(true, false);
+  const tutti_test::FailingConnect failing(EADDRNOTAVAIL, has_address ? 0 : EADDRNOTAVAIL);
+  Dialer dialer({kGroupKey, HelloKind::kControl, 1, 0}, rank.contact);
+  REQUIRE(dialer.advance() == Dialer::Status::kFailed);
+  CHECK(dialer.lacked_resources() == has_address);
+  CHECK(tutti_test::contains(dialer.story(), "Cannot assign requested address"));
+  CHECK(tutti_test::contains(dialer.story(), "widen net.ipv4.ip_local_port_range") == has_address);
 }

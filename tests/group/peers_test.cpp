@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "catch.h"
+#include "failing_connect.h"
 #include "group/bootstrap_wire.h"
 #include "group/ranks.h"
 #include "group/shrink_rendezvous.h"
@@ -218,6 +219,27 @@ TEST_CASE("a host is not taken for lost while there is no descriptor left to ask
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK_FALSE(was_silent);
   CHECK(is_silent_within(30));  // now it is asked, and does not answer
+}
+
+TEST_CASE("a host is not taken for lost while there is no memory, or no port, left to ask it") {
+  Address door;
+  const auto listener = listen_on(resolve("127.0.0.1", 0).value().at(0), &door);
+  REQUIRE(listener);
+  const Fd line = std::move(connect_start(door).value());
+  const Fd other_end = accept_one(listener.value().get());
+  REQUIRE(other_end);
+  lose_all(other_end);
+  Heartbeat heartbeat(line.get(), {door}, now_ns());
+  const tutti_test::FailingConnect failing(GENERATE(ENOBUFS, EADDRNOTAVAIL));
+  bool is_asked = false;
+  int64_t silent_ns = 0;
+  for (const Deadline end = Deadline::after_seconds(1.6); !end.passed(); ::poll(nullptr, 0, Heartbeat::kTickMs)) {
+    const int64_t now = now_ns();
+    if (heartbeat.tick(now)) is_asked = ::send(line.get(), "x", 1, 0) == 1;
+    silent_ns = std::max(silent_ns, heartbeat.silent_ns(now));
+  }
+  CHECK(is_asked);
+  CHECK(silent_ns < 1'000'000'000);
 }
 
 TEST_CASE("of a connection whose network fails is said where else the host answers, but not while it works") {
