@@ -208,16 +208,26 @@ bool Porter::serve(const Caller& caller) {
   return true;
 }
 
+// False if this process has no porter for that port.
+bool add_to_porter(uint16_t port, uint64_t door) {
+  const auto known = g_doors.of_port.find(port);
+  if (known == g_doors.of_port.end()) return false;
+  known->second.push_back(door);
+  return true;
+}
+
 }  // namespace
 
+// Forks of other threads wait for the mutex, so it is not held while the port is being opened, which may take long. If
+// two threads do that, one gets the port from the other's porter, as if they were two processes, and then needs none.
 Result<Fd> open_door(uint16_t port, uint64_t door) {
-  const std::lock_guard lock(g_doors.mutex);
   TUTTI_TRY_ASSIGN(Fd fd, listen_unix_abstract(name_of(door)));
-  if (const auto known = g_doors.of_port.find(port); known != g_doors.of_port.end()) {
-    known->second.push_back(door);
-    return fd;
-  }
+  std::unique_lock lock(g_doors.mutex);
+  if (add_to_porter(port, door)) return fd;
+  lock.unlock();
   TUTTI_TRY_ASSIGN(Port opened, open_port(port));
+  lock.lock();
+  if (add_to_porter(port, door)) return fd;
   const auto porter = std::make_shared<Porter>(port, std::move(opened));
   TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that serves TUTTI_PORT", [porter] { porter->run(); }));
   thread.detach();

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <csignal>
@@ -347,6 +348,26 @@ TEST_CASE("a port that another program has is an error that says so") {
   CHECK(listener.error().sys_errno == EADDRINUSE);
   CHECK(contains(listener.error().message, "TUTTI_PORT=" + std::to_string(bound) + " cannot be used on host "));
   CHECK(contains(listener.error().message, "another program listens there; choose a port that is free there"));
+}
+
+TEST_CASE("a fork does not wait for a port that another process is slow to share") {
+  const OnePort port;
+  auto slow = listen_unix_abstract("tutti-port-" + std::to_string(port.number()));
+  REQUIRE(slow);
+  std::atomic<bool> is_open = false;
+  std::thread opens([&] {
+    const CalledRank rank(1);
+    is_open = rank.acceptor.has_value();
+  });
+  pollfd asked{slow.value().get(), POLLIN, 0};
+  CHECK(in_time([&] { return ::poll(&asked, 1, 0) == 1; }));
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  slow.value().reset();  // now nobody has the port
+  opens.join();
+  CHECK(is_open);  // if the fork had waited, the other thread would have waited in vain
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
 }
 
 TEST_CASE("TUTTI_PORT and TUTTI_PORT_RANGE exclude each other") {
