@@ -65,7 +65,7 @@ void mix_secret(const MeetingPoint& point, int call, uint8_t secret[16]) {
 namespace {
 
 Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline deadline) {
-  for (;;) {
+  for (Deadline tell_at = Deadline::after_seconds(kQuietSeconds);;) {
     auto id = start_root(deadline, port, secret);
     if (id || id.error().sys_errno != EADDRINUSE) return id;
     if (deadline.passed())
@@ -75,6 +75,10 @@ Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline de
                           "(%s)",
                           port, id.error().message.c_str()),
                    -1, EADDRINUSE};
+    if (tell_at.passed()) {
+      tell_at = Deadline::never();
+      log(LogLevel::kWarn, "rank 0 waits for port %u, which another program uses", port);
+    }
     ::poll(nullptr, 0, deadline.left_ms(20));  // the previous group, or its last connections, may use the port
   }
 }
