@@ -32,10 +32,10 @@ constexpr EnvEntry kTable[] = {
    "1: SIGTERM also writes TUTTI_TRACE_FILE, which must be set, then takes its usual effect"},
   {"TUTTI_METRICS_FILE", "", 1, 0,
    "file to which a communicator writes counters for Prometheus, every 5 s; %r in its name becomes the rank, %p the process, %h the host, %g the group"},
-  {"TUTTI_INIT_TIMEOUT", "60", 1, 86400, "seconds that creating a communicator may take, all told"},
-  {"TUTTI_OP_TIMEOUT", "1800", 1, 31536000, "seconds an operation may wait without any progress"},
+  {"TUTTI_INIT_TIMEOUT", "60", 1, 86400, "seconds that creating a communicator may take, all told", "seconds"},
+  {"TUTTI_OP_TIMEOUT", "1800", 1, 31536000, "seconds an operation may wait without any progress", "seconds"},
   {"TUTTI_SOCKET_IFNAME", "", 1, 0,
-   "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
+   "network interfaces to use: comma-separated name prefixes; a '=' before the whole list: exact names, a '^': all others"},
   {"TUTTI_PORT_RANGE", "", 1, 0, "ports to listen on, such as 20000-20999: for firewalls; unset: the kernel chooses"},
   {"TUTTI_PORT", "0", 0, 65535, "the one TCP port through which others reach all ranks of a host; 0: each rank listens on ports of its own"},
   {"TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
@@ -58,11 +58,11 @@ constexpr EnvEntry kTable[] = {
   {"TUTTI_TCP_CONNECTIONS", "0", 0, 16,
    "parallel connections of a TCP link; 0: one for each network of the same speed that both hosts are in, and up to 16 between hosts that are far apart unless their kernels pace what they send (BBR)"},
   {"TUTTI_TCP_TIMEOUT", "5", 0, 86400,
-   "seconds without an acknowledgement from the peer's kernel after which a TCP connection is given up; 0: when the kernel gives up"},
+   "seconds without an acknowledgement from the peer's kernel after which a TCP connection is given up; 0: when the kernel gives up", "seconds"},
   {"TUTTI_TCP_MSS", "0", 0, 32767,
-   "most bytes of data in a TCP packet, 88 or more, for networks that silently drop larger ones; 0: as many as the interface takes"},
+   "most bytes of data in a TCP packet, 88 or more, for networks that silently drop larger ones; 0: as many as the interface takes", "bytes"},
   {"TUTTI_IB_HCA", "", 1, 0,
-   "RDMA devices to use: comma-separated name prefixes, each with an optional :port; a leading '=': exact names, '^': all others"},
+   "RDMA devices to use: comma-separated name prefixes, each with an optional :port; a '=' before the whole list: exact names, a '^': all others"},
   {"TUTTI_IB_GID_INDEX", "-1", -1, 255, "index of the GID in the RDMA port's table; -1: the one that routes to the peer"},
   {"TUTTI_IB_SL", "0", 0, 15, "InfiniBand's service level"},
   {"TUTTI_IB_TC", "0", 0, 255, "RoCE's traffic class"},
@@ -71,14 +71,14 @@ constexpr EnvEntry kTable[] = {
   {"TUTTI_IB_RETRIES", "6", 0, 6, "how many times an RDMA packet is sent again before the peer is given up"},
   {"TUTTI_IB_QPS", "1", 1, 8, "queue pairs per link on each RDMA port, at most 8 on all ports together"},
   {"TUTTI_IB_PIN_BYTES", "16G", 0, INT64_MAX,
-   "most bytes of registered memory pinned for RDMA devices at a time; the least recently used is unpinned first"},
+   "most bytes of registered memory pinned for RDMA devices at a time; the least recently used is unpinned first", "bytes"},
   {"TUTTI_GPU_DIRECT", "1", 0, 2,
    "GPU memory directly to network devices (GPUDirect RDMA): 0 never, 1 from 64 KiB on, 2 always; the lowest value of all ranks counts"},
   {"TUTTI_SLOTS", "4", 2, 64, "slots per link; unset: 4, or 16 for TCP between hosts, and fewer, down to 2, the farther apart these are"},
   {"TUTTI_SLOT_BYTES", "0", 0, 64 * kMiB,
-   "payload bytes of a slot, in steps of 64; 0: 128K where all ranks share memory, 256K with a network device, else 576K, or 65088 between hosts, twice as much where a link has several connections, and more, up to 16M, the farther apart the hosts are"},
+   "payload bytes of a slot, in steps of 64; 0: 128K where all ranks share memory, 256K with a network device, else 576K, or 65088 between hosts, twice as much where a link has several connections, and more, up to 16M, the farther apart the hosts are", "bytes"},
   {"TUTTI_NT_BYTES", "0", 0, INT64_MAX,
-   "results of at least this many bytes, or twice as many if in place, bypass the cache; 0: where all ranks' buffers together exceed the last-level caches"},
+   "results of at least this many bytes, or twice as many if in place, bypass the cache; 0: where all ranks' buffers together exceed the last-level caches", "bytes"},
   {"TUTTI_CPU_ISA", "", 1, 0, "highest instruction set for CPU kernels: scalar, avx2, avx512, avx512_bf16, neon"},
   {"TUTTI_RANK", "", 0, INT32_MAX, "this process's rank, for tuttiCommInitFromEnv"},
   {"TUTTI_NRANKS", "", 1, INT32_MAX, "number of ranks, for tuttiCommInitFromEnv"},
@@ -146,6 +146,22 @@ Result<void> check_word(std::string_view name, std::initializer_list<std::string
                format("%s=%s is not valid: give %s", env_entry(name).name, value.c_str(), list.c_str())};
 }
 
+// A list as matches_filter() takes it: a part that begins with '^' or '=' would match nothing, and so would one with a
+// blank, which no device has in its name.
+Result<void> check_names(std::string_view name) {
+  const std::string text = env_string(name);
+  std::string_view list = text;
+  for (const char sign : {'^', '='})
+    if (list.starts_with(sign)) list.remove_prefix(1);
+  constexpr std::string_view kBlanks = " \t\n";
+  const bool is_good = list.find_first_of("^=") == list.npos && list.find_first_of(kBlanks) == list.npos;
+  if (is_good) return {};
+  return Error{Code::kInvalidUsage,
+               format("%s=%s is not valid: '^' and '=' count for the whole list, and stand before it once; give names "
+                      "separated by commas alone, such as ^docker,virbr or =eth0,eth1",
+                      env_entry(name).name, text.c_str())};
+}
+
 // Null if unset or empty, or not meant for Tutti. A privileged program does not let its user choose files that it loads
 // or opens.
 const char* value_of(const EnvEntry& entry) {
@@ -198,16 +214,15 @@ Result<int64_t> env_int(std::string_view name) {
   if (ok && *end != '\0') {
     static constexpr char kSuffixes[] = "kKmMgG";
     const char* suffix = strchr(kSuffixes, *end);
-    ok = suffix != nullptr && end[1] == '\0';
+    ok = suffix != nullptr && end[1] == '\0' && entry.unit == std::string_view("bytes");
     if (ok) unit = int64_t{1} << (10 * ((suffix - kSuffixes) / 2 + 1));
   }
   int64_t value = 0;
   ok = ok && !__builtin_mul_overflow(static_cast<int64_t>(number), unit, &value);
   if (ok && value >= entry.min && value <= entry.max) return value;
-  return Error{Code::kInvalidUsage,
-               format("%s=%s is not valid: %s; give a whole number from %lld to %lld%s%s", entry.name, text.c_str(),
-                      entry.help, static_cast<long long>(entry.min), static_cast<long long>(entry.max),
-                      *entry.fallback ? ", default " : "", entry.fallback)};
+  return Error{Code::kInvalidUsage, format("%s=%s is not valid: %s; give a whole number%s%s from %ld to %ld%s%s",
+                                           entry.name, text.c_str(), entry.help, *entry.unit ? " of " : "", entry.unit,
+                                           entry.min, entry.max, *entry.fallback ? ", default " : "", entry.fallback)};
 }
 
 Result<PortRange> env_port_range() {
@@ -240,6 +255,7 @@ Result<void> env_check() {
         Code::kInvalidUsage,
         format("TUTTI_TCP_MSS=%lld is not valid: give 0, or %lld to %lld", static_cast<long long>(segment_bytes),
                static_cast<long long>(kLeastSegmentBytes), static_cast<long long>(env_entry("TUTTI_TCP_MSS").max))};
+  for (const std::string_view names : {"TUTTI_SOCKET_IFNAME", "TUTTI_IB_HCA"}) TUTTI_TRY(check_names(names));
   TUTTI_TRY(check_word("TUTTI_LOG", {"none", "error", "warn", "info", "trace"}));
   TUTTI_TRY(check_word("TUTTI_PROTO", {"", "copy"}));
   return check_word("TUTTI_ORDER", {"topology", "rank"});

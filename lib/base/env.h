@@ -16,6 +16,7 @@ struct EnvEntry {
   const char* fallback;  // as one would write it in the environment
   int64_t min, max;      // for numbers; min > max: not a number
   const char* help;
+  const char* unit = "";  // "seconds", or "bytes": only these take K, M and G
 };
 
 std::span<const EnvEntry> env_table();
@@ -28,7 +29,8 @@ std::string env_string(std::string_view name);
 // The same of one that names a file to be used later: absolute, because the program may change its folder meanwhile.
 std::string env_path(std::string_view name);
 bool env_is_set(std::string_view name);
-// The variable as a whole number; sizes take K, M and G. An error names the variable, its value and the valid range.
+// The variable as a whole number; those in bytes take K, M and G. An error names the variable, its value, the unit and
+// the valid range.
 Result<int64_t> env_int(std::string_view name);
 
 // TUTTI_PORT_RANGE; 0 to 0 if it is not set.

@@ -38,8 +38,8 @@ struct Interface {
   Address address;       // port 0
   int network_bits = 0;  // length of the network prefix
 };
-// NCCL's grammar for names: "eth,ib" prefixes, "=eth0" exact names, "^docker" all that do not match. is_it() is asked
-// about each part between commas.
+// NCCL's grammar for names: "eth,ib" prefixes, "=eth0,eth1" exact names, "^docker,virbr" all that do not match. is_it()
+// is asked about each part between commas.
 bool matches_filter(std::string_view filter, const std::function<bool(std::string_view part, bool exact)>& is_it);
 // As the kernel reports it; 0 if it does not, as for most virtual devices.
 int64_t megabits_per_second(const Interface& interface);

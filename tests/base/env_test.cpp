@@ -98,6 +98,15 @@ TEST_CASE("what is no number is refused with its name, its value and what it may
     CHECK(refusal("TUTTI_NT_BYTES", too_large).find("from 0 to 9223372036854775807") != std::string::npos);
 }
 
+TEST_CASE("only what is in bytes takes K, M and G") {
+  for (const char* minutes : {"30m", "1K"})
+    CHECK(refusal("TUTTI_OP_TIMEOUT", minutes).find("give a whole number of seconds from 1 to") != std::string::npos);
+  CHECK(refusal("TUTTI_NRANKS", "2k").find("give a whole number from 1 to") != std::string::npos);
+  CHECK(refusal("TUTTI_SLOT_BYTES", "1T").find("give a whole number of bytes from 0 to") != std::string::npos);
+  CHECK(number("TUTTI_TCP_MSS", "1k") == 1024);
+  CHECK(number("TUTTI_IB_PIN_BYTES", "2G") == int64_t{2} << 30);
+}
+
 TEST_CASE("an empty variable counts as not set") {
   const Set set("TUTTI_SLOTS", "");
   CHECK(!env_is_set("TUTTI_SLOTS"));
@@ -139,6 +148,20 @@ TEST_CASE("the check finds every wrong variable") {
   for (const char* segment_bytes : {"0", "88", "32767"}) {
     const Set set("TUTTI_TCP_MSS", segment_bytes);
     CHECK(env_check());
+  }
+  for (const std::string name : {"TUTTI_SOCKET_IFNAME", "TUTTI_IB_HCA"}) {
+    for (const char* list : {"^lo,^docker", "=eth0,=eth1", "eth0, eth1", " eth0", "=^lo", "eth0,^lo"}) {
+      const Set set(name, list);
+      const auto checked = env_check();
+      INFO(name << "=" << list);
+      REQUIRE(!checked);
+      CHECK(checked.error().code == Code::kInvalidUsage);
+      CHECK(checked.error().message.find(name + "=" + list + " is not valid: '^' and '='") != std::string::npos);
+    }
+    for (const char* list : {"^lo,docker", "=eth0,eth1", "^=lo", "eth0,eth1", "mlx5_0:1", "eth0,"}) {
+      const Set set(name, list);
+      CHECK(env_check());
+    }
   }
   CHECK(env_check());
 }
