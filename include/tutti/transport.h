@@ -162,7 +162,8 @@ typedef struct {
 
   /* ---- endpoints ---- */
 
-  /* Creates an endpoint and fills *info. Errors: tuttiSystemError, tuttiInvalidUsage (configuration). */
+  /* Creates an endpoint and fills *info. Errors: tuttiSystemError: this transport is not used, and others are;
+   * tuttiInvalidUsage: the user has set something that must be corrected, so no communicator is created. */
   tuttiResult_t (*endpoint_open)(const tuttiEndpointConfig* config, tuttiEndpoint** endpoint, tuttiEndpointInfo* info,
                                  tuttiTransportError* error);
   /* All links must be closed. */

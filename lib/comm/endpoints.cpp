@@ -41,6 +41,8 @@ Result<Endpoints> open_endpoints(const tuttiEndpointConfig& config,
       endpoints.push_back(std::move(endpoint).value());
       continue;
     }
+    if (endpoint.error().code == Code::kInvalidUsage)  // a mistake, which a warning would let pass
+      return Error{Code::kInvalidUsage, std::string(transport->name) + ": " + endpoint.error().message};
     log(LogLevel::kWarn, "transport %s is not usable here: %s", transport->name, endpoint.error().message.c_str());
     add_reason(&refused, transport->name, endpoint.error().message);
     if (endpoints.empty() && transport == transports.back())

@@ -31,7 +31,31 @@ Endpoints endpoints_of(int rank, bool by_cost) {
   return open_endpoints(config, {&kTcpTransport, fast_network(), &kShmTransport}, by_cost).value();
 }
 
+const tuttiTransport* failing_with(tuttiResult_t code) {
+  static tuttiTransport failing;
+  static tuttiResult_t failure;
+  failing = kTcpTransport;
+  failing.name = "failing";
+  failure = code;
+  failing.endpoint_open = [](const tuttiEndpointConfig*, tuttiEndpoint**, tuttiEndpointInfo*,
+                             tuttiTransportError* error) {
+    return report({static_cast<Code>(failure), "SETTING=typo excludes all cards"}, error);
+  };
+  return &failing;
+}
+
 }  // namespace
+
+TEST_CASE("a transport that is not usable is left out, but one that is set wrongly is an error") {
+  const tuttiEndpointConfig config{sizeof config, 0, 2};
+  const auto without = open_endpoints(config, {failing_with(tuttiSystemError), &kTcpTransport}, true);
+  REQUIRE(without);
+  CHECK(without.value().size() == 1);
+  const auto wrong = open_endpoints(config, {failing_with(tuttiInvalidUsage), &kTcpTransport}, true);
+  REQUIRE(!wrong);
+  CHECK(wrong.error().code == Code::kInvalidUsage);
+  CHECK(tutti_test::contains(wrong.error().message, "SETTING=typo"));
+}
 
 TEST_CASE("ranks of one host share memory, however fast its network devices are, unless the user has an order") {
   const Endpoints first = endpoints_of(0, true), ordered = endpoints_of(0, false), second = endpoints_of(1, true);

@@ -189,7 +189,8 @@ tc qdisc del dev v1 root
 check "a port goes down" breaks "the port is down" ip link set v1 down
 ip link set v1 up
 check "the port is up again" job 2 -- all_reduce -b 64K -e 64K -n 1
-check "no such device" wrong_setting "no port of an RDMA device can be used (TUTTI_IB_HCA=nix)" TUTTI_IB_HCA=nix
+check "no such device" wrong_setting "no port of an RDMA device can be used (TUTTI_IB_HCA=nix): it excludes all that there are: rxe" \
+  TUTTI_IB_HCA=nix
 check "no such GID" wrong_setting "TUTTI_IB_GID_INDEX=200" TUTTI_IB_GID_INDEX=200
 wire 3 4
 rails=2

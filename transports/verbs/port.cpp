@@ -114,23 +114,27 @@ Result<Ports> Port::open_all() {
   ibv_device** devices = ibv_get_device_list(&n_devices);
   if (devices == nullptr) return system_error("listing RDMA devices", errno);
   Ports ports;
-  std::string refused;
+  std::string refused, excluded;
   const auto refuse = [&](const std::string& why) { refused += (refused.empty() ? "" : "; ") + why; };
   for (int d = 0; d < n_devices; d++) {
     for (uint8_t number = 1; ports.size() < kMaxPorts; number++) {
       auto port = open(devices[d], number);
       if (!port) refuse(port.error().message);
       if (!port || port.value() == nullptr) break;
-      const char* device = ibv_get_device_name(devices[d]);
-      if (port.value()->trouble_)
-        refuse(format("%s:%d %s", device, number, port.value()->trouble_->c_str()));
+      const std::string& name = port.value()->name();
+      if (!is_wanted(ibv_get_device_name(devices[d]), number))
+        excluded += (excluded.empty() ? "" : ", ") + name;
+      else if (port.value()->trouble_)
+        refuse(name + " " + *port.value()->trouble_);
       else
         ports.push_back(std::move(port).value());
     }
   }
   ibv_free_device_list(devices);
   if (!ports.empty()) return ports;
-  return Error{Code::kSystemError,
+  const bool excludes_all = refused.empty() && !excluded.empty();
+  if (!excluded.empty()) refuse(excludes_all ? "it excludes all that there are: " + excluded : "excluded: " + excluded);
+  return Error{excludes_all ? Code::kInvalidUsage : Code::kSystemError,
                format("no port of an RDMA device can be used (TUTTI_IB_HCA=%s): %s", env_string("TUTTI_IB_HCA").c_str(),
                       refused.empty() ? "there is no device" : refused.c_str())};
 }
@@ -143,10 +147,7 @@ Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
   ibv_device_attr attributes{};
   if (ibv_query_device(context, &attributes) != 0 || number > attributes.phys_port_cnt) return std::unique_ptr<Port>();
   port->name_ = format("%s:%d", ibv_get_device_name(device), number);
-  if (!is_wanted(ibv_get_device_name(device), number)) {
-    port->trouble_ = "is excluded";
-    return port;
-  }
+  if (!is_wanted(ibv_get_device_name(device), number)) return port;
   if (auto made = port->set_up(); !made) port->trouble_ = made.error().message;
   return port;
 }

@@ -47,7 +47,8 @@ struct PortAddress {
 
 class Port {
  public:
-  // The active ports that TUTTI_IB_HCA allows, at most kMaxPorts. An error says why there is none.
+  // The active ports that TUTTI_IB_HCA allows, at most kMaxPorts. An error says why there is none; kInvalidUsage: there
+  // are some, but it excludes them all.
   static Result<std::vector<std::unique_ptr<Port>>> open_all();
 
   const std::string& name() const { return name_; }  // "mlx5_0:1"
