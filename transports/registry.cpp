@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/at_fork.h"
 #include "base/env.h"
@@ -75,26 +76,30 @@ Result<const tuttiTransport*> load(const std::string& path) {
   return table;
 }
 
+constexpr char kDevices[] = "/sys/class/infiniband";
+
 bool has_rdma_device() {
   std::error_code none;
-  return !std::filesystem::is_empty("/sys/class/infiniband", none) && !none;
+  return !std::filesystem::is_empty(kDevices, none) && !none;
 }
 
-// Looks beside this library, or beside the program that contains it. Null if there is no device or no such file.
-const tuttiTransport* find_verbs() {
+// Looks beside this library, or beside the program that contains it. The error says why there is none; kInvalidUsage:
+// though there is a device.
+Result<const tuttiTransport*> find_verbs() {
+  if (!has_rdma_device()) return Error{Code::kSystemError, format("there is no device in %s", kDevices)};
   Dl_info mine{};
-  if (!has_rdma_device() || dladdr(&kTcpTransport, &mine) == 0) return nullptr;
-  const auto path = std::filesystem::path(mine.dli_fname).parent_path() / "libtutti-verbs.so";
+  if (dladdr(&kTcpTransport, &mine) == 0) return Error{Code::kSystemError, "the folder of this library is not known"};
+  const auto folder = std::filesystem::path(mine.dli_fname).parent_path();
+  const auto path = folder / "libtutti-verbs.so";
   std::error_code none;
-  if (!std::filesystem::exists(path, none)) return nullptr;
-  const auto loaded = load_plugin(path);
-  if (loaded) return loaded.value();
-  static std::once_flag once;
-  std::call_once(once, [&] { log(LogLevel::kWarn, "RDMA is not used: %s", loaded.error().message.c_str()); });
-  return nullptr;
+  if (std::filesystem::exists(path, none)) return load_plugin(path);
+  return Error{Code::kInvalidUsage, format("there is no libtutti-verbs.so in %s: build Tutti with libibverbs-dev "
+                                           "installed, and leave the two libraries in one folder",
+                                           folder.empty() ? "." : folder.c_str())};
 }
 
-Result<std::vector<const tuttiTransport*>> all_transports() {
+// *no_verbs: why there is no RDMA, if there is none.
+Result<std::vector<const tuttiTransport*>> all_transports(std::optional<Error>* no_verbs) {
   std::vector<const tuttiTransport*> all{&kShmTransport, &kTcpTransport};
   const std::string paths = env_string("TUTTI_TRANSPORT_PLUGIN");
   for (size_t at = 0; at < paths.size();) {
@@ -113,8 +118,19 @@ Result<std::vector<const tuttiTransport*>> all_transports() {
   }
   const auto is_verbs = [](const tuttiTransport* t) { return t->name == std::string("verbs"); };
   if (std::any_of(all.begin(), all.end(), is_verbs)) return all;
-  if (const tuttiTransport* verbs = find_verbs()) all.push_back(verbs);
+  auto verbs = find_verbs();
+  if (verbs)
+    all.push_back(verbs.value());
+  else
+    *no_verbs = std::move(verbs).error();
   return all;
+}
+
+// Where there is no device nobody misses RDMA.
+void warn_once(const Error& no_verbs) {
+  static std::once_flag once;
+  if (no_verbs.code == Code::kInvalidUsage)
+    std::call_once(once, [&] { log(LogLevel::kWarn, "RDMA is not used: %s", no_verbs.message.c_str()); });
 }
 
 // Shared memory does not leave the host, so it needs no encryption.
@@ -133,8 +149,10 @@ Result<const tuttiTransport*> load_plugin(const std::string& path) {
 }
 
 Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names, bool encrypts) {
-  TUTTI_TRY_ASSIGN(auto all, all_transports());
+  std::optional<Error> no_verbs;
+  TUTTI_TRY_ASSIGN(auto all, all_transports(&no_verbs));
   if (names.empty() && encrypts) std::erase_if(all, [](const tuttiTransport* t) { return !may_encrypt(t); });
+  if (names.empty() && !encrypts && no_verbs) warn_once(*no_verbs);
   if (names.empty()) return all;
   std::vector<const tuttiTransport*> found;
   for (size_t at = 0; at <= names.size();) {
@@ -145,6 +163,7 @@ Result<std::vector<const tuttiTransport*>> find_transports(const std::string& na
     if (hit == all.end()) {
       std::string there_are;
       for (const tuttiTransport* t : all) there_are += (there_are.empty() ? "" : ", ") + std::string(t->name);
+      if (name == "verbs" && no_verbs) there_are += "; no verbs, because " + no_verbs->message;
       return Error{Code::kInvalidUsage, "there is no transport " + which + "; there are: " + there_are};
     }
     if (encrypts && !may_encrypt(*hit))

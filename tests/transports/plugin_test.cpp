@@ -91,6 +91,17 @@ TEST_CASE("plugin: what cannot be loaded is said, with its path") {
   CHECK(contains(refusal("", "tcp,"), "no transport ''"));
 }
 
+TEST_CASE("plugin: who asks for RDMA is told why there is none") {
+  if (find_transports("verbs")) {
+    WARN("skipped: this machine has RDMA");
+    return;
+  }
+  const std::string why = refusal("", "shm,verbs");
+  CHECK(contains(why, "there is no transport 'verbs' in 'shm,verbs'"));
+  CHECK((contains(why, "no verbs, because there is no device in /sys/class/infiniband") ||
+         contains(why, "libtutti-verbs.so")));
+}
+
 TEST_CASE("plugin: one with a table that does not fit is refused, and its own reason is told") {
   const auto because = [](const char* how) {
     const Setting setting("BAD_PLUGIN", how);
