@@ -135,8 +135,10 @@ bool RootServer::check_join(Client& client, const JoinMessage& join) {
         format("the ranks disagree about the number of ranks: rank %d (%s) says %d, rank %d (%s) says %d", first_rank_,
                members_[static_cast<size_t>(first_rank_)].who.c_str(), n_ranks_, join.rank, who.c_str(), join.n_ranks);
   else if (n_ranks_ != 0 && !members_[static_cast<size_t>(join.rank)].who.empty())
-    wrong = format("rank %d is claimed by two processes: %s and %s", join.rank,
-                   members_[static_cast<size_t>(join.rank)].who.c_str(), who.c_str());
+    wrong = format(
+        "rank %d is claimed by two processes: %s and %s; or another job uses this port, and needs one, or a "
+        "TUTTI_SECRET, of its own",
+        join.rank, members_[static_cast<size_t>(join.rank)].who.c_str(), who.c_str());
   if (wrong.empty()) return true;
   const Error error{Code::kInvalidUsage, wrong, join.rank};
   if (!client.known) greet(client, join);

@@ -114,6 +114,7 @@ TEST_CASE("two processes that claim one rank are both named, to everybody") {
     CHECK(fate.code == Code::kInvalidUsage);
     CHECK(contains(fate.message, "rank 1 is claimed by two processes: host " + host_name()));
     CHECK(contains(fate.message, "pid " + std::to_string(getpid())));
+    CHECK(contains(fate.message, "or another job uses this port"));
   }
   // A rank that comes late learns the reason, too.
   CHECK(contains(join_and_gather(id, 2, n_ranks).message, "claimed by two"));
