@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "api/checks.h"
-#include "base/contained.h"
 #include "base/log.h"
 #include "base/own_of_thread.h"
 #include "base/thread.h"

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "api/member.h"
-#include "base/contained.h"
 #include "base/result.h"
 #include "comm/communicator.h"
 #include "comm/ticket_lock.h"

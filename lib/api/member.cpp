@@ -1,6 +1,5 @@
 #include "api/member.h"
 
-#include "base/contained.h"
 #include "base/places.h"
 #include "base/thread.h"
 

@@ -13,7 +13,6 @@
 #include <mutex>
 
 #include "base/clock.h"
-#include "base/descriptor.h"
 #include "base/handshake.h"
 #include "base/limits.h"
 #include "base/log.h"

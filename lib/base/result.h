@@ -3,8 +3,11 @@
 // functions are safe to call from any thread and never block.
 #pragma once
 
+#include <exception>
+#include <new>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -68,6 +71,31 @@ Error system_error(std::string what, int sys_errno);
 
 // printf into a std::string.
 std::string format(const char* fmt, ...) __attribute__((format(printf, 1, 2)));
+
+// Exceptions of the standard library, mostly failed allocations, become errors here.
+//
+// Call it in a catch clause: the current exception as an error.
+inline Error caught() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return {Code::kSystemError, "out of memory"};
+  } catch (const std::exception& e) {
+    return {Code::kInternalError, std::string("unexpected exception: ") + e.what()};
+  } catch (...) {
+    return {Code::kInternalError, "unexpected exception"};
+  }
+}
+
+// `body` returns a Result.
+template <class Body>
+std::invoke_result_t<Body&> contained(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return caught();
+  }
+}
 
 }  // namespace tutti
 

@@ -91,6 +91,11 @@ bool sends_by_rate();
 Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline, SecureChannel* channel = nullptr);
 Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline, SecureChannel* channel = nullptr);
 
+// Bytes, with at most one file descriptor per call, through a UNIX socket, without blocking. Sending returns whether
+// all bytes were sent, receiving what recv(2) returns.
+bool send_with_descriptor(int socket, const void* bytes, size_t n, const Fd& descriptor);
+ssize_t receive_with_descriptor(int socket, void* bytes, size_t n, Fd* descriptor);
+
 // The host within which shared memory and UNIX sockets reach, by boot id and network namespace, as 16 bytes. Two
 // network namespaces are two hosts.
 struct HostId {

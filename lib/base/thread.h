@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/contained.h"
 #include "base/result.h"
 
 namespace tutti {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "base/contained.h"
 #include "comm/stall_watch.h"
 
 namespace tutti {

@@ -1,6 +1,5 @@
 #include "comm/communicator.h"
 
-#include "base/contained.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
 

@@ -1,6 +1,5 @@
 #include "comm/metrics.h"
 
-#include "base/contained.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/contained.h"
+#include "base/result.h"
 #include "comm/comparison.h"
 #include "comm/inquiry.h"
 #include "comm/link_pool.h"

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/contained.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cuda/board.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/contained.h"
-
 namespace tutti::cuda {
 
 DeviceGroup::DeviceGroup(GpuStreams& streams, const std::vector<int>& ranks)

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/contained.h"
 #include "cuda/meeting.h"
 #include "cuda/ways.h"
 

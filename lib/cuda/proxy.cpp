@@ -1,7 +1,6 @@
 #include "cuda/proxy.h"
 
 #include "base/clock.h"
-#include "base/contained.h"
 #include "base/thread.h"
 #include "cuda/ways.h"
 #include "exec/wait.h"

@@ -9,7 +9,6 @@
 #include <mutex>
 
 #include "base/at_fork.h"
-#include "base/contained.h"
 #include "base/fd.h"
 #include "base/thread.h"
 #include "debug/trace_json.h"

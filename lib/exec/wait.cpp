@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/contained.h"
 #include "base/log.h"
 #include "base/own_of_thread.h"
 

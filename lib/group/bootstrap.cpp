@@ -4,7 +4,6 @@
 
 #include <cerrno>
 
-#include "base/descriptor.h"
 #include "base/log.h"
 #include "group/bootstrap_relay.h"
 

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <exception>
 
-#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "base/thread.h"

@@ -5,7 +5,6 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/contained.h"
 
 namespace tutti {
 namespace {

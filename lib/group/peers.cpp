@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include "base/bytes.h"
-#include "base/contained.h"
 #include "base/log.h"
 #include "group/bootstrap_wire.h"
 

@@ -10,7 +10,6 @@
 
 #include "base/at_fork.h"
 #include "base/clock.h"
-#include "base/contained.h"
 #include "base/thread.h"
 
 namespace tutti {

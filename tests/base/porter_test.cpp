@@ -15,10 +15,10 @@
 #include <optional>
 #include <thread>
 
-#include "base/descriptor.h"
 #include "base/dial.h"
 #include "base/env.h"
 #include "base/porter.h"
+#include "base/socket.h"
 #include "catch.h"
 #include "contains.h"
 #include "sanitized.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/descriptor.h"
+#include "base/socket.h"
 #include "fuzz.h"
 #include "transports/adapter.h"
 #include "transports/shm/shm_link.h"

@@ -2,7 +2,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "base/descriptor.h"
+#include "base/socket.h"
 #include "catch.h"
 #include "full_epoll.h"
 #include "group/bootstrap_relay.h"

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <random>
 
-#include "base/descriptor.h"
+#include "base/socket.h"
 #include "strangers.h"
 
 using namespace tutti;

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/descriptor.h"
 #include "base/log.h"
+#include "base/socket.h"
 
 namespace tutti::shm {
 namespace {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/membarrier.h"
+#include "base/socket.h"
 
 namespace tutti::shm {
 namespace {
