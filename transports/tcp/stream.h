@@ -1,24 +1,51 @@
-// One of the connections of a link: what it holds, and what the kernel says about it.
+// One of the connections of a link: what it holds, and what the kernel says about it; and which links share one.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/dial.h"
+#include "base/fd.h"
+#include "base/secure_channel.h"
 #include "base/tcp_info.h"
+#include "transports/adapter.h"
 #include "transports/tcp/frame.h"
-#include "transports/tcp/pairs.h"
 
 namespace tutti::tcp {
 
+class SendLink;
+class RecvLink;
+
 inline constexpr int64_t kMs = 1'000'000;  // in ns
+
+// A connection that closes with the last half that uses it.
+class SharedFd {
+ public:
+  SharedFd() = default;
+  explicit SharedFd(Fd fd, std::unique_ptr<SecureChannel> channel = nullptr)
+      : held_(std::make_shared<Held>(std::move(fd), std::move(channel))) {}
+  int get() const { return held_ ? held_->fd.get() : -1; }
+  SecureChannel* channel() const { return held_->channel.get(); }  // null: it is not encrypted
+  explicit operator bool() const { return held_ != nullptr; }
+  void reset() { held_.reset(); }
+
+ private:
+  struct Held {
+    Held(Fd connected, std::unique_ptr<SecureChannel> secure) : fd(std::move(connected)), channel(std::move(secure)) {}
+    Fd fd;
+    std::unique_ptr<SecureChannel> channel;
+  };
+  std::shared_ptr<Held> held_;
+};
 
 // What the hello of one of a link's connections says.
 inline constexpr uint32_t kAgain = 1u << 31;  // with the index: replaces a broken connection of an existing link
@@ -185,6 +212,52 @@ struct RecvStream {
   bool torn = false;       // lost in the middle of a frame
   bool drained = false;    // the last read got less than it asked for: another one now would get nothing
   bool was_large = false;  // the previous frame was: keep the next one's payload out of the stage
+};
+
+// Identifies one of an endpoint's links: peer and channel.
+using Place = std::pair<int, uint32_t>;
+inline Place place_of(const tuttiLinkConfig& config) {
+  return {config.peer, config.channel};
+}
+
+// The halves of an endpoint's links, to join those that make a pair.
+//
+// Two ranks with a link each way, of one connection each, share the lower rank's: the higher rank sends small messages
+// back on it. So acknowledgements are piggybacked on messages in the other direction: on bare sockets an exchange of 8
+// B sends two segments instead of three, and takes 4.6 us instead of 5.2. Large messages have a connection for each
+// direction: over a single one 1 MiB takes 1.6 times as long.
+class Pairs {
+ public:
+  explicit Pairs(int rank) : rank_(rank) {}
+  // Enters a SendLink once it is connected, a RecvLink once it is made.
+  template <class Half>
+  void enter(Half* half, const tuttiLinkConfig& config) {
+    Halves& halves = halves_[place_of(config)];
+    std::get<Half*>(halves) = half;
+    join(halves, config);
+  }
+  // A place may have a new half already.
+  template <class Half>
+  void leave(Half* half, const tuttiLinkConfig& config) {
+    const auto found = halves_.find(place_of(config));
+    if (found == halves_.end()) return;
+    if (std::get<Half*>(found->second) == half) std::get<Half*>(found->second) = nullptr;
+    if (found->second == Halves{}) halves_.erase(found);
+  }
+  // Null if there is none.
+  RecvLink* receiver(const tuttiLinkConfig& config) const {
+    const auto found = halves_.find(place_of(config));
+    return found == halves_.end() ? nullptr : std::get<RecvLink*>(found->second);
+  }
+  // Whether the peer's small messages come back on this side's connection, not the other way round.
+  bool is_answered(const tuttiLinkConfig& config) const { return rank_ < config.peer; }
+
+ private:
+  using Halves = std::tuple<SendLink*, RecvLink*>;  // null: not there
+  void join(const Halves& halves, const tuttiLinkConfig& config);
+
+  int rank_;
+  std::map<Place, Halves> halves_;
 };
 
 }  // namespace tutti::tcp
