@@ -20,7 +20,6 @@ std::string& last_error() {
 constexpr size_t kRetiredHandles = 1024;
 // Never destroyed: other threads may outlive main.
 struct Handles {
-  Handles();
   MutexAcrossForks mutex;
   tuttiComm* newest = nullptr;
   std::deque<tuttiComm*> retired;
@@ -33,10 +32,7 @@ void disown_handles() {
     handle->magic = tuttiComm::kOfParent;
   g_handles.retired.clear();
 }
-
-Handles::Handles() {
-  do_in_children(disown_handles);
-}
+[[maybe_unused]] const bool g_handles_are_disowned = do_in_children(disown_handles);
 
 void enter_handle(tuttiComm* handle) {
   const std::lock_guard lock(g_handles.mutex);

@@ -112,9 +112,10 @@ MutexAcrossForks::MutexAcrossForks() {
   registry().held.push_back(this);
 }
 
-void do_in_children(void (*action)()) {
+bool do_in_children(void (*action)()) {
   const std::lock_guard lock(registry().mutex);
   registry().actions.push_back(action);
+  return true;
 }
 
 }  // namespace tutti

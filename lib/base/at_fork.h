@@ -46,7 +46,8 @@ class MadeOnce {
   std::atomic<const Thing*> made_{nullptr};
   MutexAcrossForks mutex_;
 };
-// `action` runs in each child before fork returns there. It must neither wait nor fail.
-void do_in_children(void (*action)());
+// `action` runs in each child before fork returns there. It must neither wait nor fail. Returns true, so that it can
+// initialise a variable when the library is loaded.
+bool do_in_children(void (*action)());
 
 }  // namespace tutti

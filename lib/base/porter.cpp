@@ -100,15 +100,11 @@ Result<Port> open_port(uint16_t number) {
 // This process's doors, by port. A porter runs while its port has any. Created when the library is loaded, because the
 // first use might coincide with another thread's fork; never destroyed, because porters may outlive main.
 struct Doors {
-  Doors();
   MutexAcrossForks mutex;
   std::map<uint16_t, std::vector<uint64_t>> of_port;
 };
 Doors& g_doors = *new Doors;
-
-Doors::Doors() {
-  do_in_children([] { g_doors.of_port.clear(); });
-}
+[[maybe_unused]] const bool g_doors_are_dropped = do_in_children([] { g_doors.of_port.clear(); });
 
 class Porter {
  public:

@@ -24,7 +24,6 @@ namespace {
 
 // Never destroyed: other threads may outlive main.
 struct Table {
-  Table();
   MutexAcrossForks mutex;
   std::vector<std::shared_ptr<const SharedBlock>> blocks;  // ascending ids
   std::map<void*, uint64_t> allocated;                     // ids
@@ -54,10 +53,7 @@ struct Table {
   }
 };
 Table& g_table = *new Table;
-
-Table::Table() {
-  do_in_children([] { g_table.last_of_parent = g_table.last_id; });
-}
+[[maybe_unused]] const bool g_parents_are_known = do_in_children([] { g_table.last_of_parent = g_table.last_id; });
 
 // What /proc/self/maps says about an address.
 struct Mapping {

@@ -43,7 +43,6 @@ std::optional<std::string> from_hex(std::string_view text) {
 // others. A later MPI_Init and the next group need the connection, so the farewell is said at exit.
 // Never destroyed: exit handlers of other libraries may still be running.
 struct AtExit {
-  AtExit();
   std::mutex mutex;  // see launcher_mutex()
   pid_t pid = 0;     // a forked child does not speak for its parent
   std::optional<Pmi> pmi;
@@ -52,10 +51,7 @@ struct AtExit {
   std::optional<Error> pmi_failure;  // kept: a late answer would be taken for the next one
 };
 AtExit& g_at_exit = *new AtExit;
-
-AtExit::AtExit() {
-  do_in_children([] { new (&g_at_exit.mutex) std::mutex; });
-}
+[[maybe_unused]] const bool g_mutex_is_made_anew = do_in_children([] { new (&g_at_exit.mutex) std::mutex; });
 
 bool same_socket(int fd, const struct stat& before) {
   struct stat now {};

@@ -18,15 +18,11 @@ namespace {
 // Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed: threads may
 // outlive main.
 struct OfProcess {
-  OfProcess();
   MutexAcrossForks mutex;
   std::weak_ptr<Watcher> watcher;
 };
 OfProcess& g_of_process = *new OfProcess;
-
-OfProcess::OfProcess() {
-  do_in_children([] { g_of_process.watcher.reset(); });
-}
+[[maybe_unused]] const bool g_watcher_is_dropped = do_in_children([] { g_of_process.watcher.reset(); });
 
 }  // namespace
 
