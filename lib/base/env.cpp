@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <iterator>
 #include <mutex>
-#include <string_view>
 #include <system_error>
 #include <vector>
 

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/fd.h"
 #include "base/handshake.h"
 #include "base/limits.h"
 

@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "base/file.h"
-#include "base/result.h"
 
 namespace tutti {
 namespace {

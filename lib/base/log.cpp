@@ -1,7 +1,6 @@
 #include "base/log.h"
 
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdarg>

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "base/socket.h"
 
 namespace tutti {
 

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <string_view>

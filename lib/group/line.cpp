@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/tcp_info.h"
 

@@ -1,7 +1,6 @@
 #include "transports/shm/segment.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>

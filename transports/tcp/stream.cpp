@@ -4,8 +4,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-
 namespace tutti::tcp {
 namespace {
 

@@ -14,7 +14,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/env.h"
 #include "base/fd.h"
 #include "base/log.h"
