@@ -136,33 +136,22 @@ std::vector<Address> through_local_interfaces(const std::vector<Address>& addres
 }
 
 void put_address(const Address& address, ByteWriter* to) {
-  if (address.family() == AF_INET) {
-    to->put(kV4).put(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr);
-    return;
-  }
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
-  to->put(address.is_link_local() ? kV6LinkLocal : kV6);
-  if (address.is_link_local()) to->put(v6->sin6_scope_id);
-  to->put(v6->sin6_addr);
+  const auto ip = address.ip();
+  to->put(ip.size() == 4 ? kV4 : address.is_link_local() ? kV6LinkLocal : kV6);
+  if (address.is_link_local()) to->put(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_scope_id);
+  for (const uint8_t byte : ip) to->put(byte);
 }
 
 std::optional<Address> get_address(ByteReader* from) {
-  Address address;
   const auto family = from->get<uint8_t>();
   if (family == kV4) {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-    v4->sin_family = AF_INET;
-    v4->sin_addr = from->get<in_addr>();
-    address.length = sizeof *v4;
-  } else {
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-    v6->sin6_family = AF_INET6;
-    if (family == kV6LinkLocal) v6->sin6_scope_id = from->get<uint32_t>();
-    v6->sin6_addr = from->get<in6_addr>();
-    address.length = sizeof *v6;
+    const auto address = Address::of_ip(from->get<std::array<uint8_t, 4>>());
+    return from->ok() ? std::optional(address) : std::nullopt;
   }
-  const bool is_known = family == kV4 || family == kV6 || family == kV6LinkLocal;
-  return from->ok() && is_known ? std::optional(address) : std::nullopt;
+  const uint32_t interface = family == kV6LinkLocal ? from->get<uint32_t>() : 0;
+  auto address = Address::of_ip(from->get<std::array<uint8_t, 16>>());
+  reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_scope_id = interface;
+  return from->ok() && (family == kV6 || family == kV6LinkLocal) ? std::optional(address) : std::nullopt;
 }
 
 std::string Contact::to_bytes() const {

@@ -12,12 +12,12 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "base/env.h"
@@ -38,14 +38,6 @@ std::span<const uint8_t> address_bytes(const sockaddr* address) {
   if (address->sa_family == AF_INET6)
     return {reinterpret_cast<const uint8_t*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr), 16};
   return {};
-}
-
-Address any_address(int family, uint16_t port) {
-  Address address;
-  address.storage.ss_family = static_cast<sa_family_t>(family);
-  address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  address.set_port(port);
-  return address;
 }
 
 // errno is passed by value: naming the address may change it.
@@ -168,6 +160,22 @@ bool matches_filter(std::string_view filter, const std::function<bool(std::strin
   return excludes;
 }
 
+Address Address::of_ip(std::span<const uint8_t> ip, uint16_t port) {
+  Address address;
+  const bool is_v4 = ip.size() == 4;
+  address.storage.ss_family = is_v4 ? AF_INET : AF_INET6;
+  address.length = is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  address.set_port(port);
+  void* const to = is_v4 ? static_cast<void*>(&reinterpret_cast<sockaddr_in*>(&address.storage)->sin_addr)
+                         : &reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_addr;
+  memcpy(to, ip.data(), ip.size());
+  return address;
+}
+
+std::span<const uint8_t> Address::ip() const {
+  return address_bytes(reinterpret_cast<const sockaddr*>(&storage));
+}
+
 uint16_t Address::port() const {
   if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
   if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
@@ -181,8 +189,7 @@ void Address::set_port(uint16_t port) {
 
 int Address::common_bits(const Address& other) const {
   if (family() != other.family()) return -1;
-  const auto a = address_bytes(reinterpret_cast<const sockaddr*>(&storage));
-  const auto b = address_bytes(reinterpret_cast<const sockaddr*>(&other.storage));
+  const auto a = ip(), b = other.ip();
   int bits = 0;
   for (size_t i = 0; i < a.size(); i++) {
     const int same = std::countl_zero(static_cast<uint8_t>(a[i] ^ b[i]));
@@ -273,10 +280,10 @@ Result<Fd> listen_on(const Address& address, Address* bound) {
 
 Result<Fd> listen_any(uint16_t port, uint16_t* bound_port) {
   Address bound;
-  auto fd = listen_on(any_address(AF_INET6, port), &bound);
+  auto fd = listen_on(Address::of_ip(in6addr_any.s6_addr, port), &bound);
   // A kernel without IPv6 has no dual-stack socket.
   if (!fd && (fd.error().sys_errno == EAFNOSUPPORT || fd.error().sys_errno == EADDRNOTAVAIL))
-    fd = listen_on(any_address(AF_INET, port), &bound);
+    fd = listen_on(Address::of_ip(std::array<uint8_t, 4>{}, port), &bound);
   if (fd && bound_port != nullptr) *bound_port = bound.port();
   return fd;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ namespace tutti {
 struct Address {
   sockaddr_storage storage{};
   socklen_t length = 0;
+
+  static Address of_ip(std::span<const uint8_t> ip, uint16_t port = 0);  // 4 bytes, or 16
+  std::span<const uint8_t> ip() const;                                   // 4 bytes, 16, or none
 
   int family() const { return storage.ss_family; }
   uint16_t port() const;

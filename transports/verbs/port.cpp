@@ -1,7 +1,6 @@
 #include "transports/verbs/port.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -11,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -54,20 +54,8 @@ int common_bits(const GidBytes& a, const GidBytes& b) {
 }
 
 Address to_address(const GidBytes& gid) {
-  Address address;
-  if (is_v4(gid)) {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-    v4->sin_family = AF_INET;
-    memcpy(&v4->sin_addr, gid.data() + 12, 4);
-    address.length = sizeof *v4;
-  } else {
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-    v6->sin6_family = AF_INET6;
-    memcpy(&v6->sin6_addr, gid.data(), 16);
-    address.length = sizeof *v6;
-  }
-  address.set_port(4791);
-  return address;
+  constexpr uint16_t kRoceV2Port = 4791;
+  return Address::of_ip(std::span(gid).last(is_v4(gid) ? 4 : 16), kRoceV2Port);
 }
 
 // Would the kernel send from `mine` to `peer`? Nothing is sent to find out.
