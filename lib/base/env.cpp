@@ -103,11 +103,7 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }
 
 const char* nearest_name(const std::string& name) {
-  return std::min_element(std::begin(kTable), std::end(kTable),
-                          [&](const EnvEntry& a, const EnvEntry& b) {
-                            return edit_distance(name, a.name) < edit_distance(name, b.name);
-                          })
-      ->name;
+  return std::ranges::min(kTable, {}, [&](const EnvEntry& entry) { return edit_distance(name, entry.name); }).name;
 }
 
 // In the pods of a namespace that has a Service named tutti, Kubernetes sets TUTTI_PORT=tcp://10.0.0.1:29600,
@@ -129,8 +125,7 @@ void warn_of_unknown_names() {
     if (strncmp(*e, "TUTTI_", 6) != 0) continue;
     if (has_service && (strncmp(*e + 6, "SERVICE_", 8) == 0 || strncmp(*e + 6, "PORT_", 5) == 0)) continue;
     const std::string name(*e, strcspn(*e, "="));
-    if (std::any_of(std::begin(kTable), std::end(kTable), [&](const EnvEntry& entry) { return name == entry.name; }))
-      continue;
+    if (std::ranges::find(kTable, name, &EnvEntry::name) != std::end(kTable)) continue;
     log(LogLevel::kWarn, "%s is set but nothing reads it; did you mean %s?", name.c_str(), nearest_name(name));
   }
 }
@@ -179,8 +174,7 @@ std::span<const EnvEntry> env_table() {
 }
 
 const EnvEntry& env_entry(std::string_view name) {
-  const EnvEntry* const entry =
-      std::find_if(std::begin(kTable), std::end(kTable), [&](const EnvEntry& each) { return each.name == name; });
+  const EnvEntry* const entry = std::ranges::find(kTable, name, &EnvEntry::name);
   if (entry == std::end(kTable)) abort();
   return *entry;
 }

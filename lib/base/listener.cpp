@@ -53,8 +53,7 @@ Result<Listener> listen_behind_port(const std::vector<Interface>& interfaces, ui
 std::vector<Interface> advertised(std::vector<Interface> interfaces) {
   const std::string filter = env_string("TUTTI_SOCKET_IFNAME");
   if (!filter.empty() && !filter.starts_with('^')) return interfaces;  // the user named these
-  const bool any_real = std::any_of(interfaces.begin(), interfaces.end(),
-                                    [](const Interface& i) { return preference(i) == kRealNetwork; });
+  const bool any_real = std::ranges::count(interfaces, kRealNetwork, preference) > 0;
   const int wanted = any_real ? kRealNetwork : kLinkLocal;
   bool has_loopback = false;
   std::erase_if(interfaces, [&](const Interface& i) {

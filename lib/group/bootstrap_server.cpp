@@ -209,12 +209,12 @@ void FrameServer::report(const Error& error) {
 }
 
 bool FrameServer::is_anyone_here() const {
-  return std::any_of(clients_.begin(), clients_.end(),
-                     [](const Client& client) { return client.stage() != Client::Stage::kClosed && client.rank >= 0; });
+  return std::ranges::any_of(
+      clients_, [](const Client& client) { return client.stage() != Client::Stage::kClosed && client.rank >= 0; });
 }
 
 bool FrameServer::is_anyone_coming() const {
-  return acceptor_.has_pending() || std::any_of(clients_.begin(), clients_.end(), [](const Client& client) {
+  return acceptor_.has_pending() || std::ranges::any_of(clients_, [](const Client& client) {
            return client.stage() != Client::Stage::kClosed && !client.known;
          });
 }

@@ -30,8 +30,8 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
     return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: at most %u are possible",
                                             config.peer, index, n_connections, kMaxConnections)};
   SharedFd connection(std::move(incoming.fd), std::move(incoming.channel));
-  auto found = std::find_if(incomplete_.begin(), incomplete_.end(),
-                            [&](const Incomplete& i) { return place_of(i.config) == place_of(config); });
+  const auto place = [](const Incomplete& i) { return place_of(i.config); };
+  auto found = std::ranges::find(incomplete_, place_of(config), place);
   if ((incoming.hello.args[3] & kAgain) != 0) {
     // What the peer has sent on it may be acknowledged, so it is never closed while its link exists or may come.
     if (found != incomplete_.end()) {

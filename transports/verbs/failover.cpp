@@ -39,8 +39,7 @@ void Half::close_dropped() {
 }
 
 void Half::close(QueuePair& pair) {
-  const auto others =
-      std::count_if(pairs_.begin(), pairs_.end(), [](const QueuePair& other) { return other.queue.is_open(); }) - 1;
+  const auto others = std::ranges::count_if(pairs_, &Queue::is_open, &QueuePair::queue) - 1;
   if (others == 0) return fail(pair.why);
   // All that has arrived must be taken first: its completions may go with the pair.
   const Deadline limit = Deadline::after_seconds(pair.queue.stop() ? kLongestFlushSeconds : 0);

@@ -52,8 +52,7 @@ QueuePair& QueuePairs::least_busy() {
     if (!pair.is_usable()) return UINT64_MAX - (pair.queue.is_open() ? 1 : 0);
     return pair.queue.under_way() + (pair.is_proved ? 0 : UINT32_MAX);
   };
-  return *std::min_element(pairs_.begin(), pairs_.end(),
-                           [&](const QueuePair& a, const QueuePair& b) { return load(a) < load(b); });
+  return *std::ranges::min_element(pairs_, {}, load);
 }
 
 void QueuePairs::drop(QueuePair& pair, const std::string& why) {

@@ -75,10 +75,8 @@ void UserMemory::forget_removed() {
 void UserMemory::make_room(uint64_t bytes) {
   last_ = nullptr;
   while (bytes_ + bytes > most_bytes_ && bytes <= most_bytes_ && bytes_ > 0) {
-    const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
-      const auto age = [](const Entry& e) { return e.pinned ? e.last_use : UINT64_MAX; };
-      return age(a.second) < age(b.second);
-    });
+    const auto oldest = std::ranges::min_element(
+        entries_, {}, [](const auto& entry) { return entry.second.pinned ? entry.second.last_use : UINT64_MAX; });
     bytes_ -= oldest->second.end - oldest->second.begin;
     entries_.erase(oldest);
   }
