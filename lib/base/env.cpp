@@ -244,10 +244,8 @@ Result<void> env_check() {
   constexpr int64_t kLeastSegmentBytes = 88;  // the kernel ignores less
   TUTTI_TRY_ASSIGN(const int64_t segment_bytes, env_int("TUTTI_TCP_MSS"));
   if (segment_bytes != 0 && segment_bytes < kLeastSegmentBytes)
-    return Error{
-        Code::kInvalidUsage,
-        format("TUTTI_TCP_MSS=%lld is not valid: give 0, or %lld to %lld", static_cast<long long>(segment_bytes),
-               static_cast<long long>(kLeastSegmentBytes), static_cast<long long>(env_entry("TUTTI_TCP_MSS").max))};
+    return Error{Code::kInvalidUsage, format("TUTTI_TCP_MSS=%ld is not valid: give 0, or %ld to %ld", segment_bytes,
+                                             kLeastSegmentBytes, env_entry("TUTTI_TCP_MSS").max)};
   for (const std::string_view names : {"TUTTI_SOCKET_IFNAME", "TUTTI_IB_HCA"}) TUTTI_TRY(check_names(names));
   TUTTI_TRY(check_word("TUTTI_LOG", {"none", "error", "warn", "info", "trace"}));
   TUTTI_TRY(check_word("TUTTI_PROTO", {"", "copy"}));

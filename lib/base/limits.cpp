@@ -4,13 +4,14 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdint>
 
 #include "base/file.h"
 
 namespace tutti {
 namespace {
 
-unsigned long long limit_of(__rlimit_resource resource) {
+uint64_t limit_of(__rlimit_resource resource) {
   rlimit limit{};
   getrlimit(resource, &limit);
   return limit.rlim_cur;
@@ -20,11 +21,11 @@ unsigned long long limit_of(__rlimit_resource resource) {
 
 std::string limit_remedy(int sys_errno) {
   if (sys_errno == EMFILE)
-    return format(" (all %llu descriptors that this process may have are in use: raise ulimit -n)",
+    return format(" (all %lu descriptors that this process may have are in use: raise ulimit -n)",
                   limit_of(RLIMIT_NOFILE));
   if (sys_errno == ENFILE) return " (all descriptors of this machine are in use: raise fs.file-max)";
   if (sys_errno == EFBIG && limit_of(RLIMIT_FSIZE) != RLIM_INFINITY)
-    return format(" (this process may make files of at most %llu bytes: raise ulimit -f)", limit_of(RLIMIT_FSIZE));
+    return format(" (this process may make files of at most %lu bytes: raise ulimit -f)", limit_of(RLIMIT_FSIZE));
   return "";
 }
 
@@ -41,11 +42,11 @@ size_t open_descriptors() {
 }
 
 Result<void> check_descriptors(size_t open, size_t more, const std::string& who) {
-  const unsigned long long limit = limit_of(RLIMIT_NOFILE);
+  const uint64_t limit = limit_of(RLIMIT_NOFILE);
   if (open == 0 || open + more <= limit) return {};
   return Error{
       Code::kSystemError,
-      format("too few descriptors: this process has %zu open of the %llu that it may have, and %s needs at least %zu "
+      format("too few descriptors: this process has %zu open of the %lu that it may have, and %s needs at least %zu "
              "more: raise ulimit -n to more than %zu",
              open, limit, who.c_str(), more, open + more),
       -1, EMFILE};

@@ -456,7 +456,7 @@ ssize_t receive_with_descriptor(int socket, void* bytes, size_t n, Fd* descripto
 HostId host_id() {
   struct stat ns {};
   if (stat("/proc/self/ns/net", &ns) != 0) ns.st_ino = 0;
-  return id_of(format("%s/%llu", boot_id().c_str(), static_cast<unsigned long long>(ns.st_ino)));
+  return id_of(format("%s/%lu", boot_id().c_str(), ns.st_ino));
 }
 
 HostId machine_id() {

@@ -23,8 +23,7 @@ std::string relay_name(const UniqueIdParts& parts, const Key& key) {
   std::sort(roots.begin(), roots.end());
   std::string text(key.begin(), key.end());
   for (const std::string& root : roots) text += " " + root;
-  return format("tutti-relay-%016llx",
-                static_cast<unsigned long long>(root_door(derive_key(text.data(), text.size()))));
+  return format("tutti-relay-%016lx", root_door(derive_key(text.data(), text.size())));
 }
 
 struct Heard {

@@ -43,7 +43,7 @@ void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, in
   Mapping pages = map_shared(descriptor, notice.offset - lead, whole_bytes, writes_);
   if (!pages) {
     if (writes_ && errno == EACCES) return;  // a file that the user has opened read-only
-    why_not_ = system_error(format("mapping its %llu bytes", static_cast<unsigned long long>(notice.bytes)), errno);
+    why_not_ = system_error(format("mapping its %lu bytes", notice.bytes), errno);
     log(LogLevel::kWarn, "memory that rank %d shares is not used: %s", peer, why_not_.message.c_str());
     return;
   }

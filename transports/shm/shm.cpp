@@ -15,7 +15,7 @@ class ShmEndpoint : public DiallingEndpoint {
     ShmAddress address{host_id(), {}};
     uint64_t random = 0;
     random_bytes(&random, sizeof random);
-    snprintf(address.name, sizeof address.name, "tutti-%016llx", static_cast<unsigned long long>(random));
+    snprintf(address.name, sizeof address.name, "tutti-%016lx", random);
     TUTTI_TRY_ASSIGN(Fd listen_fd, listen_unix_abstract(address.name));
     return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config, address, std::move(listen_fd)));
   }

@@ -87,8 +87,8 @@ Error cannot_register(const Port& port, size_t bytes, int sys_errno) {
   Error error = system_error(format("registering %zu bytes with %s", bytes, port.name().c_str()), sys_errno);
   if (sys_errno == ENOMEM && limit.rlim_cur != RLIM_INFINITY)
     error.message +=
-        format(": this process may lock %llu bytes; raise the limit (ulimit -l unlimited, memlock in limits.conf)",
-               static_cast<unsigned long long>(limit.rlim_cur));
+        format(": this process may lock %lu bytes; raise the limit (ulimit -l unlimited, memlock in limits.conf)",
+               limit.rlim_cur);
   return error;
 }
 
@@ -185,9 +185,8 @@ Result<void> Port::find_gids() {
     address_.gids[address_.n_gids++] = gid;
   }
   if (address_.n_gids > 0) return {};
-  return Error{Code::kSystemError, only >= 0
-                                       ? format("has no GID at TUTTI_IB_GID_INDEX=%lld", static_cast<long long>(only))
-                                       : "has no GID for RoCE v2: its network interface needs an IP address"};
+  return Error{Code::kSystemError, only >= 0 ? format("has no GID at TUTTI_IB_GID_INDEX=%ld", only)
+                                             : "has no GID for RoCE v2: its network interface needs an IP address"};
 }
 
 uint64_t Port::bytes_per_second() const {

@@ -40,8 +40,8 @@ UserMemory::Entry* UserMemory::look_up(const void* data, size_t bytes) {
         bytes_ += size;
       } else {
         found.why_not = pinned.error().message;
-        log(LogLevel::kWarn, "messages are not read from or written to %llu registered bytes directly: %s",
-            static_cast<unsigned long long>(size), pinned.error().message.c_str());
+        log(LogLevel::kWarn, "messages are not read from or written to %lu registered bytes directly: %s", size,
+            pinned.error().message.c_str());
       }
       known = entries_.emplace(number, std::move(found)).first;
     }
@@ -53,9 +53,7 @@ UserMemory::Entry* UserMemory::look_up(const void* data, size_t bytes) {
 
 Result<Pinned> UserMemory::pin(uint64_t number, const Entry& entry) const {
   const uint64_t size = entry.end - entry.begin;
-  if (size > most_bytes_)
-    return Error{Code::kSystemError,
-                 format("%llu bytes exceed TUTTI_IB_PIN_BYTES", static_cast<unsigned long long>(size))};
+  if (size > most_bytes_) return Error{Code::kSystemError, format("%lu bytes exceed TUTTI_IB_PIN_BYTES", size)};
   auto* const memory = reinterpret_cast<void*>(entry.begin);
   uint64_t offset = 0;
   const Fd dmabuf(config_.memory_dmabuf == nullptr ? -1 : config_.memory_dmabuf(number, &offset));
