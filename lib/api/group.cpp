@@ -10,7 +10,6 @@
 
 #include "api/checks.h"
 #include "base/log.h"
-#include "base/own_of_thread.h"
 #include "base/thread.h"
 
 namespace tutti::api {

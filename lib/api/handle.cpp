@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "base/at_fork.h"
-#include "base/own_of_thread.h"
+#include "base/thread.h"
 
 namespace tutti::api {
 namespace {

@@ -1,4 +1,4 @@
-// Starts threads, with a Result like everything else that may fail.
+// Starts threads, with a Result like everything else that may fail; and objects of which each thread has its own.
 #pragma once
 
 #include <signal.h>
@@ -41,6 +41,20 @@ Result<std::thread> start_thread(const char* which, Body&& body) {
   } catch (const std::system_error& e) {
     return system_error(format("starting %s (see ulimit -u)", which), e.code().value());
   }
+}
+
+// This thread's T, destroyed with the thread; a call after that gets one that is never destroyed. The main thread's are
+// destroyed before static objects, whose destructors may still call the library, to leave their groups, say.
+template <class T>
+T& own_of_thread() {
+  static constinit thread_local bool has_ended = false;
+  struct Own : T {
+    ~Own() { has_ended = true; }
+  };
+  static thread_local Own own;
+  if (!has_ended) return own;
+  static thread_local T* const late = new T;
+  return *late;
 }
 
 }  // namespace tutti

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/own_of_thread.h"
+#include "base/thread.h"
 
 namespace tutti {
 namespace {
