@@ -1,7 +1,7 @@
 // group: how ranks find each other and learn of each other's loss.
 // This header: the rendezvous. The process that makes a UniqueId runs a Root (one thread) on a TCP port; every rank
 // joins it, proves knowledge of the secret, and may then exchange blobs through it until the group has formed.
-// Threading: a Bootstrap belongs to one thread. Everything blocks at most until the deadline.
+// Threading: a Rendezvous belongs to one thread. Everything blocks at most until the deadline.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/handshake.h"
 #include "base/result.h"
 #include "base/socket.h"
+#include "group/blobs.h"
 #include "group/bootstrap_wire.h"
-#include "group/rendezvous.h"
 
 namespace tutti {
 
@@ -40,6 +41,37 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // but must live until they have their last answer. Ranks of this process are answered after all others, so that the
 // process may end at once. kSystemError when there is no socket or thread to be had.
 Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
+
+// How a group is formed: what its ranks tell each other until they are connected.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+
+  // Collective: every rank contributes a blob and receives all of them in rank order; any number of times.
+  virtual Result<Blobs> all_gather(const std::string& blob) = 0;
+  // Is it known that a rank will not come? To be polled while this rank waits for others by other means.
+  virtual bool is_broken() = 0;
+  // Collective, and the last call, even after another call has failed. `here` is how it went on this rank. Success if
+  // it went well everywhere, else what went wrong; ranks that still wait for this one hear of its failure at once.
+  virtual Result<void> conclude(Result<void> here) = 0;
+
+  int rank() const { return rank_; }
+  int n_ranks() const { return n_ranks_; }
+  const Key& key() const { return key_; }
+  // Round trip to where the ranks meet, or to the next relay on the way there; 0: unknown, taken as near.
+  uint64_t round_trip_ns() const { return round_trip_ns_; }
+
+ protected:
+  Rendezvous() = default;
+  Rendezvous(Rendezvous&&) = default;
+  Rendezvous& operator=(Rendezvous&&) = default;
+
+  int rank_ = 0;
+  int n_ranks_ = 1;
+  Key key_{};
+  uint64_t round_trip_ns_ = 0;
+};
+
 // One rank's connection to the root.
 class Bootstrap final : public Rendezvous {
  public:

@@ -10,8 +10,8 @@
 
 #include <vector>
 
+#include "group/bootstrap.h"
 #include "group/peers.h"
-#include "group/rendezvous.h"
 
 namespace tutti {
 
