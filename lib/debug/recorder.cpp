@@ -33,6 +33,16 @@ struct Registry {
 };
 Registry& g_registry = *new Registry;
 
+// When this process has last swept, or kNever: also if a communicator has failed since, as other ranks may have died.
+constexpr int64_t kNever = INT64_MIN / 2, kSweepAgainNs = 300'000'000'000;
+constinit std::atomic<int64_t> g_swept_ns{kNever};
+
+bool is_time_to_sweep() {
+  const int64_t now = now_ns();
+  int64_t last = g_swept_ns;
+  return now - last >= kSweepAgainNs && g_swept_ns.compare_exchange_strong(last, now);
+}
+
 // A program that exits normally leaves no files, even if it has not destroyed its communicators. Only the files of
 // communicators that failed or are in an operation are left, for people who ask why. The end of a GPU's operation may
 // not have been seen yet, unless it is known what it waits for.
@@ -47,7 +57,10 @@ void remove_files() {
 }
 
 Registry::Registry() {
-  do_in_children([] { g_registry.all.clear(); });
+  do_in_children([] {
+    g_registry.all.clear();
+    g_swept_ns = kNever;
+  });
   atexit(remove_files);
 }
 
@@ -63,7 +76,8 @@ Result<void*> map_file(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return system_error("open " + path, errno);
   const NoWriteSignal quiet;
-  int reason = posix_fallocate(file.get(), 0, sizeof(TraceMemory));
+  int reason = EINTR;  // a profiler's signals interrupt it
+  while (reason == EINTR) reason = posix_fallocate(file.get(), 0, sizeof(TraceMemory));
   void* memory = MAP_FAILED;
   if (reason == 0) {
     memory = mmap(nullptr, sizeof(TraceMemory), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
@@ -133,10 +147,9 @@ void Recorder::use(void* memory) {
 }
 
 void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps, const std::string& trace_file) {
-  static std::atomic<int> swept_by{0};  // a process; a forked child sweeps again
   const std::string folder = env_path("TUTTI_TRACE_DIR");
   const ProcessId me = this_process();
-  if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
+  if (sweeps && is_time_to_sweep()) sweep_trace_files(folder);
   const std::lock_guard lock(g_registry.mutex);  // against for_each_recorder()
   trace_file_ = trace_file;
   const std::string path = folder + "/" + trace_file_name(me, ++g_registry.files);
@@ -194,6 +207,7 @@ bool Recorder::fail(const std::string& message) {
   if (!header.has_failed.compare_exchange_strong(was, kBeingTold)) return false;
   snprintf(header.error, sizeof header.error, "%s", message.c_str());
   header.has_failed.store(kYes, std::memory_order_release);
+  g_swept_ns = kNever;
   return true;
 }
 

@@ -119,8 +119,8 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
   // Moves to a file; call before the first operation. A failure is logged, once per process. `sweeps`: also sweeps the
-  // files that ended processes have left, unless this process has done so. `trace_file`: where its traces go on
-  // SIGTERM.
+  // files that ended processes have left, unless this process has done so in the last minutes and none of its
+  // communicators has failed since. `trace_file`: where its traces go on SIGTERM.
   void share(int rank, int n_ranks, uint64_t group, bool sweeps = false, const std::string& trace_file = "");
 
   // `call` is the tag; the number is not read from it, since it may have been written there only just now. `created`:

@@ -1,8 +1,10 @@
 // What happens to abandoned recorder files, and what the files for people say of all operations.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -16,6 +18,16 @@
 #include "debug/trace_json.h"
 
 using namespace tutti;
+
+// In place of the C library's, as if signals came meanwhile.
+static int g_interruptions = 0;
+extern "C" int posix_fallocate(int file, off_t offset, off_t bytes) {
+  if (g_interruptions > 0) {
+    g_interruptions--;
+    return EINTR;
+  }
+  return fallocate(file, 0, offset, bytes) == 0 ? 0 : errno;
+}
 
 namespace {
 
@@ -131,6 +143,29 @@ TEST_CASE("a forked child sweeps, too, though its parent has done so") {
     other.share(0, 1, 2, true);
     return trace_files(folder.path).size() == 2;  // its own and its parent's
   }));
+}
+
+TEST_CASE("a process whose communicator has failed sweeps again for the next one") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  CHECK(goes_well_in_child([&] {
+    Recorder first, second, third;
+    first.share(0, 1, 1, true);
+    be_killed(true);
+    second.share(0, 1, 2, true);  // too soon
+    const size_t with_that = trace_files(folder.path).size();
+    first.fail("because");
+    third.share(0, 1, 3, true);
+    return with_that == 3 && trace_files(folder.path).size() == 3;  // its own
+  }));
+}
+
+TEST_CASE("a recorder has its file though signals interrupt the making of it") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  Recorder recorder;
+  g_interruptions = 3;
+  recorder.share(0, 1, 1);
+  CHECK(g_interruptions == 0);
+  CHECK(!recorder.path().empty());
 }
 
 TEST_CASE("a trace file says how far the collectives are, whatever messages there were") {
