@@ -370,7 +370,7 @@ Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const s
   };
   Result<void> started;
   while (threads.size() + 1 < all.size() && started) {
-    auto thread = start_thread("a thread", [&run, i = threads.size()] { run(i); });
+    auto thread = contained([&] { return start_thread("a thread", [&run, i = threads.size()] { run(i); }); });
     if (thread)
       threads.push_back(std::move(thread).value());
     else

@@ -1,5 +1,6 @@
 #include "exec/stream.h"
 
+#include "base/contained.h"
 #include "base/thread.h"
 
 namespace tutti {
@@ -75,7 +76,7 @@ void Stream::serve() {
     const Work work = std::move(queue_.front().work);
     queue_.pop_front();
     lock.unlock();
-    auto result = work();
+    auto result = contained(work);
     lock.lock();
     done_++;
     if (!result && !error_) error_ = std::move(result).error();

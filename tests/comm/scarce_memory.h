@@ -1,10 +1,13 @@
-// Memory that can be made scarce, for all threads, for this one, or for those of the library. Include it in the one
-// source of a program.
+// Memory that can be made scarce, for all threads, for this one, or for those of the library; and threads. Include it
+// in the one source of a program.
 #pragma once
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <new>
 
@@ -29,4 +32,13 @@ void operator delete(void* memory) noexcept {
 }
 void operator delete(void* memory, size_t) noexcept {
   free(memory);
+}
+
+static thread_local long t_threads_left = -1;  // that this thread can start; -1: as many as it likes
+extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                                                             void* (*start)(void*), void* argument) noexcept {
+  static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  if (t_threads_left == 0) return EAGAIN;
+  if (t_threads_left > 0) t_threads_left--;
+  return next(thread, attributes, start, argument);
 }

@@ -1,7 +1,9 @@
 // Events and callbacks: order within a stream, waiting between streams.
 #include <atomic>
+#include <new>
 
 #include "comm/ranks.h"
+#include "exec/stream.h"
 
 using namespace tutti_test;
 
@@ -287,4 +289,18 @@ TEST_CASE("a stream tells of its error as often as it is asked, and once more wh
   CHECK(tuttiStreamDestroy(stream) == tuttiInvalidUsage);
   CHECK(contains(tuttiGetLastError(nullptr), "was finalized"));
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("a stream's work that finds no memory is an error of the stream, which goes on") {
+  const auto stream = std::move(tutti::Stream::create()).value();
+  bool goes_on = false;
+  stream->enqueue([]() -> tutti::Result<void> { throw std::bad_alloc(); });
+  stream->enqueue([&]() -> tutti::Result<void> {
+    goes_on = true;
+    return {};
+  });
+  const auto done = stream->synchronize();
+  CHECK(goes_on);
+  REQUIRE(!done);
+  CHECK(done.error().message == "out of memory");
 }
