@@ -1,7 +1,9 @@
 // New communicators from ranks of an old one (split, create group), and with additional ranks (grow).
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -84,6 +86,13 @@ Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector
   return made;
 }
 
+// Until this rank joins, which sets a new limit. Before that all ranks of `comm` are told the id, for which they may
+// take as long as for any operation; if that fails, `is_over` ends the root.
+Deadline limit_of_root(const Source& from, const std::shared_ptr<std::atomic<bool>>& is_over) {
+  const double seconds = from.config.options.init_timeout_seconds + from.comm->membership().options.op_timeout_seconds;
+  return Deadline::after_seconds(seconds).or_when([is_over] { return is_over->load(); });
+}
+
 // Takes both turns even after an error: later calls on `comm` wait for these tickets.
 Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine, const Deadline& deadline) {
   const int64_t called_ns = now_ns();
@@ -91,8 +100,10 @@ Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine
   const bool joins = choices && mine.color != TUTTI_SPLIT_NOCOLOR;
   const auto members = joins ? members_of(choices.value(), mine.color) : std::vector<int>();
   Result<UniqueId> made = UniqueId{};
-  if (joins && members[0] == from.comm->rank()) made = start_root(from.config.deadline());
+  const auto is_over = std::make_shared<std::atomic<bool>>(false);
+  if (joins && members[0] == from.comm->rank()) made = start_root(limit_of_root(from, is_over));
   const auto ids = gather_all(from.comm, from.tickets[1], made ? made.value() : no_id(made.error()), kGathersForSplit);
+  *is_over = !ids;
   if (!choices) return choices.error();
   if (!ids) return ids.error();
   if (!made) return made.error();

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "comm/gathers.h"
 #include "comm/ranks.h"
 
 using namespace tutti_test;
@@ -192,6 +193,24 @@ TEST_CASE("a rank may come to a split later than the limit for creations: that i
     tuttiComm_t part = nullptr;
     outcome.take(tuttiCommSplit(comm, 0, 0, &part, &config));
     if (part != nullptr) outcome.take(tuttiCommDestroy(part));
+  }));
+}
+
+TEST_CASE("a rank may take longer than the limit for creations to hear where a split meets") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.initTimeoutSeconds = 1;
+  require_success(run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t part = nullptr;
+    if (rank < 2) {
+      outcome.take(tuttiCommSplit(comm, 0, 0, &part, &config));
+      if (part != nullptr) outcome.take(tuttiCommDestroy(part));
+      return;
+    }
+    const int32_t no_color[] = {TUTTI_SPLIT_NOCOLOR, 0};
+    std::vector<char> choices(3 * sizeof no_color), no_id(128), ids(3 * no_id.size());
+    outcome.take(gather_for(tutti::kGathersForSplit, no_color, choices.data(), sizeof no_color, comm));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    outcome.take(gather_for(tutti::kGathersForSplit, no_id.data(), ids.data(), no_id.size(), comm));
   }));
 }
 
