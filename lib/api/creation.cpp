@@ -13,6 +13,8 @@ namespace {
 
 // A rank that already has the new communicator may end or revoke the old one while others still join.
 constexpr int64_t kLostInCreationNs = 1'000'000'000;
+// A rank that is not needed was lost: who has begun the creation before it heard of that is on its way.
+constexpr int64_t kOthersLostNs = 5'000'000'000;
 
 Result<void> take_int(int value, const char* name, int min, double* to) {
   if (value == TUTTI_CONFIG_UNDEF_INT) return {};
@@ -107,26 +109,30 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
   });
 }
 
-bool Source::has_lost(const std::vector<int>& members) const {
+int64_t Source::patience_ns(const std::vector<int>& members) const {
+  const bool failed = comm->monitor().failed();  // before it asks for whose sake
   const std::vector<int> lost = comm->monitor().watch().lost();
-  // It may be others that are lost, whom `members` do not need; but a group without losses has ended for all.
-  if (lost.empty()) return comm->monitor().failed();
-  return std::find_first_of(lost.begin(), lost.end(), members.begin(), members.end()) != lost.end();
+  const bool needs_lost = std::find_first_of(lost.begin(), lost.end(), members.begin(), members.end()) != lost.end();
+  if (needs_lost) return kLostInCreationNs;
+  if (!failed) return INT64_MAX;
+  if (lost.empty()) return kLostInCreationNs;  // it has ended for all
+  return kOthersLostNs;
 }
 
 Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, const Member::Creation& creation,
                                                    const std::vector<int>& members) const {
   const auto aborted = comm.member().aborted();
-  const auto lost_ns = std::make_shared<std::atomic<int64_t>>(INT64_MAX);
+  const auto end_ns = std::make_shared<std::atomic<int64_t>>(INT64_MAX);
   // A relay's thread may still call this when the creation is over and *this is gone.
-  const auto is_over = [aborted, lost_ns, members, weak = weak_from_this()] {
+  const auto is_over = [aborted, end_ns, members, weak = weak_from_this()] {
     const auto self = members.empty() ? nullptr : weak.lock();
-    if (self && self->has_lost(members)) *lost_ns = std::min(lost_ns->load(), now_ns());
-    return *aborted || now_ns() - *lost_ns > kLostInCreationNs;
+    const int64_t patience_ns = self ? self->patience_ns(members) : INT64_MAX;
+    if (patience_ns != INT64_MAX) *end_ns = std::min(end_ns->load(), now_ns() + patience_ns);
+    return *aborted || now_ns() > *end_ns;
   };
   auto made = creation(deadline.or_when(is_over));
   if (!made && *aborted) return Error{Code::kInvalidUsage, "tuttiCommAbort was called on this rank", comm->rank()};
-  if (!made && *lost_ns != INT64_MAX) TUTTI_TRY(comm->async_error());
+  if (!made && *end_ns != INT64_MAX) TUTTI_TRY(comm->async_error());
   return made;
 }
 

@@ -45,12 +45,14 @@ struct Source : std::enable_shared_from_this<Source> {
   Config config;  // the user's options; those left undefined come from `comm`, not from the environment
   std::vector<uint64_t> tickets;
 
-  // Runs `creation`. It fails soon after tuttiCommAbort of `comm`, which waits for it; and a second after one of
-  // `members`, ranks of `comm`, is lost, or `comm` was revoked or failed in another way: before they reached the
-  // meeting.
+  // Runs `creation`. It fails soon after tuttiCommAbort of `comm`, which waits for it; and, given `members`, ranks of
+  // `comm`, when patience_ns() is over.
   Result<std::unique_ptr<Communicator>> make(const Deadline& deadline, const Member::Creation& creation,
                                              const std::vector<int>& members = {}) const;
-  bool has_lost(const std::vector<int>& members) const;
+  // How long `members` may still take to reach their meeting: a second once one of them is lost or `comm` was revoked,
+  // some seconds once it has failed because another rank was lost: those that have not begun yet are refused.
+  // INT64_MAX: as long as they like.
+  int64_t patience_ns(const std::vector<int>& members) const;
 };
 Result<std::shared_ptr<Source>> source_of(tuttiComm_t comm, const tuttiConfig_t* config, size_t n_turns);
 // As create(); the tickets are taken when the creation begins, after `first`.

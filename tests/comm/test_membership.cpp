@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "api/creation.h"
 #include "comm/gathers.h"
 #include "comm/ranks.h"
 
@@ -333,6 +334,31 @@ TEST_CASE("a rank that dies or revokes on its way to a new group is named soon, 
     INFO(outcomes[static_cast<size_t>(rank)].message);
     CHECK(outcomes[static_cast<size_t>(rank)].code == tuttiSuccess);
     CHECK(outcomes[static_cast<size_t>(rank)].wrong == 0);
+  }
+}
+
+TEST_CASE("ranks on their way to a new group are waited for in vain for seconds only, whichever rank is lost",
+          "[processes]") {
+  auto* const shared = shared_between_processes<Shared>();
+  Processes group(3, [shared](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank == 2) {
+      while (shared->joined < 2) usleep(1000);
+      raise(SIGKILL);
+    }
+    const auto from = tutti::api::source_of(comm, nullptr, 0).value();
+    outcome.wrong += from->patience_ns({0, 1}) != INT64_MAX;
+    shared->joined++;
+    tuttiResult_t state = tuttiSuccess;
+    while (state == tuttiSuccess) outcome.take(tuttiCommGetAsyncError(comm, &state));
+    const int64_t of_others = from->patience_ns({0, 1}), of_members = from->patience_ns({1, 2});
+    outcome.wrong += of_others < 2'000'000'000 || of_others > 10'000'000'000;
+    outcome.wrong += of_members > of_others;
+  });
+  const auto outcomes = group.wait();
+  for (const size_t rank : {0, 1}) {
+    INFO(outcomes[rank].message);
+    CHECK(outcomes[rank].code == tuttiSuccess);
+    CHECK(outcomes[rank].wrong == 0);
   }
 }
 
