@@ -116,28 +116,34 @@ Result<bool> LinkAttempt::advance(Endpoints& endpoints) {
         story_.empty() ? "" : ", because ", story_.c_str());
     return true;
   }
-  add_reason(&story_, link_.transport(), error.text);
-  if (code == tuttiSystemError) code_ = Code::kSystemError;
+  has_failed(link_.transport(), error.text, static_cast<Code>(code));
   link_ = Link();
   return start_next(endpoints);
+}
+
+// A transport that should reach the peer.
+void LinkAttempt::has_failed(const std::string& transport, const std::string& why, Code code) {
+  add_reason(&story_, transport, why);
+  if (code == Code::kSystemError) code_ = code;
+  if (transport == "shm") why_not_shared_ = why;
 }
 
 // Tries the next transport that reaches the peer. Returns false, since making a link takes time.
 Result<bool> LinkAttempt::start_next(Endpoints& endpoints) {
   while (next_transport_ < endpoints.size()) {
     Endpoint& endpoint = endpoints[next_transport_++];
-    std::string why =
+    const std::string why =
         delivers_ && !endpoint.delivers() ? "it cannot bypass the CPU" : unreachable_because(endpoint, peer_);
-    if (why.empty()) {
-      auto link = endpoint.connect(config_, peer_.at(endpoint.name()));
-      if (link) {
-        link_ = std::move(link).value();
-        return false;
-      }
-      why = link.error().message;
-      if (link.error().code == Code::kSystemError) code_ = Code::kSystemError;
+    if (!why.empty()) {
+      add_reason(&story_, endpoint.name(), why);
+      continue;
     }
-    add_reason(&story_, endpoint.name(), why);
+    auto link = endpoint.connect(config_, peer_.at(endpoint.name()));
+    if (link) {
+      link_ = std::move(link).value();
+      return false;
+    }
+    has_failed(endpoint.name(), link.error().message, link.error().code);
   }
   return Error{code_,
                format("no transport reaches rank %d: %s (TUTTI_TRANSPORTS sets which are allowed)", config_.peer,

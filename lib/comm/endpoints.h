@@ -38,10 +38,14 @@ class LinkAttempt {
   // of a local resource.
   Result<bool> advance(Endpoints& endpoints);
   Link take() { return std::move(link_); }
+  // Why the link is not in memory that is shared with this rank, on the same host. Empty: it is, or need not be.
+  const std::string& why_not_shared() const { return why_not_shared_; }
+  int peer() const { return config_.peer; }
   const char* transport() const { return link_.is_made() ? link_.transport() : "no transport"; }
 
  private:
   Result<bool> start_next(Endpoints& endpoints);
+  void has_failed(const std::string& transport, const std::string& why, Code code);
 
   const tuttiLinkConfig config_;
   const Addresses peer_;
@@ -49,6 +53,7 @@ class LinkAttempt {
   size_t next_transport_ = 0;
   Link link_;
   std::string story_;  // why other transports were not taken
+  std::string why_not_shared_;
   Code code_ = Code::kRemoteError;
 };
 

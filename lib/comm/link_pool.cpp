@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
+#include "base/log.h"
 #include "comm/membership.h"
 
 namespace tutti {
@@ -99,6 +101,7 @@ Result<bool> LinkPool::advance() {
       ++under_way;
       continue;
     }
+    if (!i->second.why_not_shared().empty()) warn_of_detour(i->second);
     Link& place = place_in(sends_, i->first);
     place = i->second.take();
     count(place);
@@ -127,6 +130,14 @@ Result<bool> LinkPool::accept_all() {
     }
   }
   return progress;
+}
+
+void LinkPool::warn_of_detour(const LinkAttempt& link) {
+  if (std::exchange(has_warned_, true)) return;
+  log(LogLevel::kWarn,
+      "the link to rank %d, on this host, goes through %s, which is slower, because no memory could be shared: %s; "
+      "TUTTI_LOG=info says the same of other links",
+      link.peer(), link.transport(), link.why_not_shared().c_str());
 }
 
 // A link's failure is left for its next user to find.

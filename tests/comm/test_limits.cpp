@@ -348,6 +348,25 @@ TEST_CASE("where files may have no bytes, ranks say so or do without shared memo
   unlink(log.c_str());
 }
 
+TEST_CASE("ranks of one host that cannot share memory are told once by each communicator why they are slow",
+          "[processes]") {
+  const std::string log = "/tmp/tutti-test-detours." + std::to_string(getpid());
+  const std::string said = in_limited_child([&]() -> std::string {
+    setenv("TUTTI_LOG_FILE", log.c_str(), 1);
+    limit(RLIMIT_FSIZE, 32 << 10);  // enough for the log
+    bool all = true;
+    const std::string wrong = sum_in_threads(3, nullptr, "ulimit -f", &all);
+    return all ? wrong : "over TCP: " + wrong;
+  });
+  CHECK(said == "");
+  std::ifstream file(log);
+  int warnings = 0;
+  for (std::string line; std::getline(file, line);)
+    warnings += contains(line, "on this host, goes through ") && contains(line, "ulimit -f");
+  CHECK(warnings == 3);
+  unlink(log.c_str());
+}
+
 TEST_CASE("once a group of one host is there, its sockets for who comes are the loopback's and no others",
           "[processes]") {
   const std::string said = in_limited_child([&]() -> std::string {
