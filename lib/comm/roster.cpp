@@ -142,6 +142,10 @@ class Findings {
   std::map<std::array<uint8_t, sizeof(HostId)>, size_t> places_;  // index in machines_, by machine id
 };
 
+std::string to_version(uint32_t code) {
+  return format("%u.%u.%u", code / 10000, code / 100 % 100, code % 100);
+}
+
 // Plain fields, in this order, behind the version, which says whether the rest can be read.
 template <class Bytes, class Any>
 void carry_fields(Bytes& bytes, Any& i) {
@@ -167,8 +171,8 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
   i.version = r.get<uint32_t>();
   if (r.ok() && i.version != TUTTI_VERSION_CODE)
     return Error{Code::kInvalidUsage,
-                 format("rank %d runs version %u of Tutti, this rank %d: install the same version everywhere", rank,
-                        i.version, TUTTI_VERSION_CODE),
+                 format("rank %d runs version %s of Tutti, this rank %s: install the same version everywhere", rank,
+                        to_version(i.version).c_str(), to_version(TUTTI_VERSION_CODE).c_str()),
                  rank};
   carry_fields(r, i);
   i.place.cpus = cpus_from_text(r.get_string());

@@ -231,3 +231,14 @@ TEST_CASE("ranks share CPUs where those of any group of the process outnumber th
   all = nullptr;
   CHECK_FALSE(Roster::ranks_share_cpus(0));
 }
+
+TEST_CASE("of a rank that runs another version both versions are told as people write them") {
+  const auto read = tutti::Introduction::from_bytes(tutti::Introduction{.version = 10203}.to_bytes(), 3);
+  REQUIRE(!read);
+  CHECK(read.error().code == tutti::Code::kInvalidUsage);
+  const auto version = [](int major, int minor, int patch) {
+    return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+  };
+  CHECK(tutti_test::contains(read.error().message, "rank 3 runs version 1.2.3 of Tutti, this rank " +
+                                                       version(TUTTI_MAJOR, TUTTI_MINOR, TUTTI_PATCH) + ":"));
+}
