@@ -1,12 +1,60 @@
 #include "comm/monitor.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cerrno>
 
-#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
 #include "debug/trace_json.h"
 #include "debug/why.h"
 
 namespace tutti {
+namespace {
+
+// Whether several ranks write to the file that a pattern (see trace_path()) stands for.
+bool is_of_several(const std::string& pattern, const Membership& me) {
+  const auto has = [&](const char* part) { return pattern.find(part) != std::string::npos; };
+  if (pattern.empty() || has("%r")) return false;
+  if (has("%p")) return me.roster->ranks_of_process.size() > 1;
+  return (has("%h") ? me.roster->ranks_of_host : me.n_ranks) > 1;
+}
+
+void warn_if_of_several(const char* variable, const std::string& pattern, const Membership& me, const Trace& trace,
+                        std::atomic<bool>& has_warned) {
+  const std::string path = trace_path(pattern, trace);
+  const auto takes_all = [&] { return written_at(path) == path; };  // a pipe, say
+  if (me.rank != 0 || !is_of_several(pattern, me) || takes_all() || has_warned.exchange(true)) return;
+  log(LogLevel::kWarn,
+      "%s=%s is one file for several ranks, each of which replaces what the others have written: put %%r, which "
+      "becomes the rank, into its name",
+      variable, pattern.c_str());
+}
+
+void warn_if_not_writable(const std::string& trace_file, const Trace& trace, std::atomic<bool>& has_warned) {
+  const std::string at = written_at(trace_path(trace_file, trace));
+  if (access(at.c_str(), W_OK) == 0) return;
+  const Error why = system_error("writing to " + at, errno);
+  if (has_warned.exchange(true)) return;
+  log(LogLevel::kWarn,
+      "TUTTI_TRACE_FILE: if this communicator fails, its last operations cannot be saved: %s; name a file in a folder "
+      "that this process may write to",
+      why.message.c_str());
+}
+
+// Told while somebody can still change it, once per process.
+void check_files(const Membership& me, const Recorder& recorder) {
+  const std::string &traces = me.options.trace_file, &metrics = me.options.metrics_file;
+  if (traces.empty() && metrics.empty()) return;
+  static std::atomic<bool> told_of_traces{false}, told_of_metrics{false}, told_of_folder{false};
+  const Trace trace = read_trace(recorder);
+  warn_if_of_several("TUTTI_TRACE_FILE", traces, me, trace, told_of_traces);
+  warn_if_of_several("TUTTI_METRICS_FILE", metrics, me, trace, told_of_metrics);
+  if (!traces.empty() && me.leads_host()) warn_if_not_writable(traces, trace, told_of_folder);
+}
+
+}  // namespace
 
 Monitor::~Monitor() {
   metrics_.reset();  // its destructor writes for the last time
@@ -27,6 +75,7 @@ void Monitor::take_place() {
   remote_attendants_.emplace(me_.rank, me_.layout().hosts, recorder_);
   // One rank per host cleans up after dead processes: it looks at the files of all processes there.
   recorder_.share(me_.rank, me_.n_ranks, me_.roster->group, me_.leads_host(), me_.options.trace_file);
+  check_files(me_, recorder_);
 }
 
 Result<void> Monitor::connect(PeerWatch::Config config, std::vector<Fd> listening, Deadline deadline,

@@ -241,6 +241,26 @@ TEST_CASE("SIGTERM writes the traces if it is asked to, and ends the process as 
   CHECK(contains(content_of(dumps.path + "/rank0.json"), "nccl:all_reduce") == asked);
 }
 
+TEST_CASE("files that all ranks would write to, and a folder where none can, are told of at the start, once") {
+  const Folder logs("TUTTI_LOG_FILE", "/log"), traces("TUTTI_TRACE_FILE", "/none/%h.json");
+  const Folder metrics("TUTTI_METRICS_FILE", "/%r-%g");
+  require_success(Processes(2, [](int, tuttiComm_t comm, Outcome& outcome) {
+                    tuttiComm_t other = nullptr;
+                    outcome.take(tuttiCommSplit(comm, 0, 0, &other, nullptr));
+                    outcome.take(tuttiCommDestroy(other));
+                    outcome.take(tuttiCommFinalize(comm));
+                    outcome.take(tuttiCommDestroy(comm));
+                  }).wait());
+  const std::string log = content_of(logs.path + "/log");
+  INFO(log);
+  for (const std::string& told : {"TUTTI_TRACE_FILE=" + traces.path + "/none/%h.json is one file for several ranks",
+                                  "cannot be saved: writing to " + traces.path + "/none: No such file"}) {
+    CHECK(contains(log, told));
+    CHECK(log.find(told) == log.rfind(told));
+  }
+  CHECK_FALSE(contains(log, "TUTTI_METRICS_FILE="));
+}
+
 TEST_CASE("traces on SIGTERM are refused where no file is named for them") {
   setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
   tuttiComm_t comm = nullptr;
