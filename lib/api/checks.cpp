@@ -1,7 +1,5 @@
 #include "api/checks.h"
 
-#include <algorithm>
-
 namespace tutti::api {
 
 static_assert(tuttiNumTypes == kDataTypes && tuttiNumOps == kRedOps);

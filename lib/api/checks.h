@@ -8,11 +8,7 @@
 #include <vector>
 
 #include "api/handle.h"
-#include "base/dtype.h"
-#include "base/result.h"
-#include "comm/communicator.h"
 #include "exec/buffers.h"
-#include "tutti/tutti.h"
 
 namespace tutti::api {
 

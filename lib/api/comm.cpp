@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "api/creation.h"
 #include "api/group.h"

@@ -1,11 +1,8 @@
 #include "api/creation.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 
 #include "api/group.h"
-#include "base/clock.h"
 #include "cuda/port.h"
 
 namespace tutti::api {

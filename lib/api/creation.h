@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <vector>
 
 #include "api/handle.h"

@@ -1,11 +1,7 @@
 #include "api/group.h"
 
 #include <algorithm>
-#include <atomic>
 #include <list>
-#include <map>
-#include <memory>
-#include <optional>
 #include <utility>
 
 #include "api/checks.h"

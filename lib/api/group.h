@@ -1,9 +1,6 @@
 // Group calls: between tuttiGroupStart and tuttiGroupEnd a thread's calls are collected, and run together at the end.
 #pragma once
 
-#include <atomic>
-#include <functional>
-
 #include "api/handle.h"
 
 namespace tutti::api {

@@ -5,15 +5,11 @@
 // given out once. So using a dead handle is an error that names it, not a crash.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "api/member.h"
 #include "base/result.h"
-#include "comm/communicator.h"
-#include "comm/ticket_lock.h"
 #include "exec/stream.h"
 #include "tutti/tutti.h"
 

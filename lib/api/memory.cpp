@@ -1,9 +1,7 @@
 // Allocation and registration of memory.
-#include <atomic>
 
 #include "api/handle.h"
 #include "base/log.h"
-#include "base/shared_memory.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT

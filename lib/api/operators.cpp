@@ -1,9 +1,6 @@
 // The operators that a program creates for one communicator.
-#include <atomic>
-#include <cstring>
 
 #include "api/checks.h"
-#include "api/handle.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT

@@ -1,7 +1,5 @@
 // A new communicator of the remaining ranks of an old one; revoking; lost ranks.
 #include <algorithm>
-#include <string>
-#include <vector>
 
 #include "api/creation.h"
 #include "api/group.h"

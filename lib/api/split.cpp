@@ -1,16 +1,10 @@
 // New communicators from ranks of an old one (split, create group), and with additional ranks (grow).
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <iterator>
-#include <memory>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "api/creation.h"
 #include "api/group.h"
-#include "base/clock.h"
 #include "base/sort.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary

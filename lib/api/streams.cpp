@@ -1,10 +1,6 @@
 // Streams and events.
-#include <atomic>
 #include <chrono>
 #include <future>
-#include <map>
-#include <mutex>
-#include <vector>
 
 #include "api/handle.h"
 #include "base/at_fork.h"

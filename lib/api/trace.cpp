@@ -2,7 +2,6 @@
 #include "tutti/trace.h"
 
 #include "api/checks.h"
-#include "api/handle.h"
 #include "base/places.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "base/bytes.h"
-#include "base/clock.h"
-
 namespace tutti {
 
 void Comparison::add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks) {

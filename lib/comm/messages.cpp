@@ -2,7 +2,6 @@
 
 #include <functional>
 
-#include "base/clock.h"
 #include "comm/stall_watch.h"
 
 namespace tutti {

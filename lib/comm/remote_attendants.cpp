@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/clock.h"
-
 namespace tutti {
 namespace {
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/at_fork.h"
-#include "base/clock.h"
 #include "base/env.h"
 #include "base/file.h"
 #include "base/limits.h"

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/clock.h"
 #include "base/fd.h"
 
 namespace tutti {

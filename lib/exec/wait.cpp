@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
 
