@@ -79,9 +79,8 @@ Result<std::vector<const Message*>> check_self_messages(const Pending& p) {
   for (size_t i = 0; i < sends.size(); i++)
     if (sends[i]->count != receives[i]->count || sends[i]->dtype != receives[i]->dtype)
       return Error{Code::kInvalidUsage,
-                   format("rank %d sends itself %llu x %s and receives %llu x %s", p.use->rank(),
-                          static_cast<unsigned long long>(sends[i]->count), dtype_name(sends[i]->dtype),
-                          static_cast<unsigned long long>(receives[i]->count), dtype_name(receives[i]->dtype))};
+                   format("rank %d sends itself %lu x %s and receives %lu x %s", p.use->rank(), sends[i]->count,
+                          dtype_name(sends[i]->dtype), receives[i]->count, dtype_name(receives[i]->dtype))};
   for (size_t i = 0; i < sends.size(); i++)
     if (sends[i]->data == receives[i]->data) in_place.push_back(receives[i]);
   return in_place;
@@ -94,8 +93,8 @@ struct MessagePlace {
   const Message* of;
 
   std::string text() const {
-    return format("%s(count=%llu, %s, peer=%d) at %p", of->sends ? "Send" : "Recv",
-                  static_cast<unsigned long long>(of->count), dtype_name(of->dtype), of->peer, of->data);
+    return format("%s(count=%lu, %s, peer=%d) at %p", of->sends ? "Send" : "Recv", of->count, dtype_name(of->dtype),
+                  of->peer, of->data);
   }
 };
 

@@ -22,10 +22,7 @@ struct Block {
   uintptr_t begin = 0, end = 0;  // in memory: see place()
 
   // "recvcounts[2]=10 at displs[2]=5"
-  std::string text() const {
-    return format("%s[%zu]=%llu at %s[%zu]=%llu", counts, rank, static_cast<unsigned long long>(elems), displs, rank,
-                  static_cast<unsigned long long>(at));
-  }
+  std::string text() const { return format("%s[%zu]=%lu at %s[%zu]=%lu", counts, rank, elems, displs, rank, at); }
   // It must lie within 2^63 bytes. If it is empty, its position does not matter.
   Result<void> place(const void* buffer, DataType dtype) {
     if (elems == 0) at = 0;

@@ -14,7 +14,7 @@ constexpr int64_t kWriteNs = 5'000'000'000;
 // Each metric's samples follow its description.
 class Page {
  public:
-  explicit Page(uint64_t group) : group_(format("group=\"%016llx\"", static_cast<unsigned long long>(group))) {}
+  explicit Page(uint64_t group) : group_(format("group=\"%016lx\"", group)) {}
   void metric(const char* name, const char* type, const char* help) {
     name_ = name;
     text_ += format("# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);

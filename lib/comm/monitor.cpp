@@ -154,9 +154,8 @@ Error Monitor::root_cause(Error error) const {
   const auto cause = error.code == Code::kRemoteError ? failure_soon(grace_ms) : async_error();
   if (!cause) return cause.error();
   if (const auto operations = watch_->departed(error.culprit_rank))
-    error.message = format("%s finalized or destroyed its communicator after %llu operations; %s",
-                           watch_->rank_name(error.culprit_rank).c_str(), static_cast<unsigned long long>(*operations),
-                           error.message.c_str());
+    error.message = format("%s finalized or destroyed its communicator after %lu operations; %s",
+                           watch_->rank_name(error.culprit_rank).c_str(), *operations, error.message.c_str());
   return error;
 }
 

@@ -91,27 +91,23 @@ bool is_certain(const Standing& one, const Standing& other) {
   return found == Bond::kCertain || (found == Bond::kSeeming && is_settled(one, other));
 }
 
-unsigned long long number(uint64_t value) {
-  return value;
-}
-
 // "rank 0 called Recv(count=4, int32, peer=1), message 3 from rank 1, which has begun only 2 matching Send".
 // "Begun", because a rank may have called more in a group.
 std::string text_of(const Standing& one, const Standing& other) {
   if (one.doing == Standing::Doing::kCalls)
-    return format("rank %d called %s%s, but rank %d has begun %llu", one.rank, to_text(one.call).c_str(),
-                  one.place.c_str(), other.rank, number(other.call.sequence));
+    return format("rank %d called %s%s, but rank %d has begun %lu", one.rank, to_text(one.call).c_str(),
+                  one.place.c_str(), other.rank, other.call.sequence);
   const AwaitedMessage* awaited = message_missed(one, other, false);
   const bool sends = awaited == nullptr;
   if (sends) awaited = message_missed(one, other, true);
-  std::string text = format("rank %d called %s(count=%llu, %s, peer=%d)", one.rank, sends ? "Send" : "Recv",
-                            number(awaited->call.count), dtype_name(awaited->call.dtype), other.rank) +
+  std::string text = format("rank %d called %s(count=%lu, %s, peer=%d)", one.rank, sends ? "Send" : "Recv",
+                            awaited->call.count, dtype_name(awaited->call.dtype), other.rank) +
                      one.place;
   if (one.passed_at_once > 1) text += format(" as one of %u messages of an AlltoAllv or a group", one.passed_at_once);
   const auto count = count_with(other, one.rank);
-  return text + format(", message %llu %s rank %d, which has begun only %llu matching %s",
-                       number(awaited->call.sequence), sends ? "to" : "from", other.rank,
-                       number(sends ? count->received : count->sent), sends ? "Recv" : "Send");
+  return text + format(", message %lu %s rank %d, which has begun only %lu matching %s", awaited->call.sequence,
+                       sends ? "to" : "from", other.rank, sends ? count->received : count->sent,
+                       sends ? "Recv" : "Send");
 }
 
 // Each rank of the path waits for the next one.
@@ -123,9 +119,9 @@ Error deadlock(const std::vector<const Standing*>& path) {
   if (path.size() - 1 > kMostNamed) text += format("; and so on, %zu ranks in total", path.size() - 1);
   if (const Standing& left = *path.back(); has_left(left))
     return {Code::kRemoteError,
-            format("rank %d finalized or destroyed its communicator after %llu operations, so what the others wait "
+            format("rank %d finalized or destroyed its communicator after %lu operations, so what the others wait "
                    "for will never happen: %s",
-                   left.rank, number(left.call.sequence), text.c_str()),
+                   left.rank, left.call.sequence, text.c_str()),
             left.rank};
   return {Code::kInvalidUsage,
           "the ranks disagree and wait for each other: " + text +

@@ -14,9 +14,8 @@ std::string blocks_text(const Account& one, const Account& other) {
   const size_t known = std::min(one.blocks.size(), other.blocks.size());
   for (size_t r = 0; r < known; r++)
     if (one.blocks[r] != other.blocks[r])
-      return format("; recvcounts[%zu] is %llu on rank %d and %llu on rank %d", r,
-                    static_cast<unsigned long long>(one.blocks[r]), one.rank,
-                    static_cast<unsigned long long>(other.blocks[r]), other.rank);
+      return format("; recvcounts[%zu] is %lu on rank %d and %lu on rank %d", r, one.blocks[r], one.rank,
+                    other.blocks[r], other.rank);
   return format("; rank %d and rank %d gave different recvcounts", one.rank, other.rank);
 }
 
@@ -44,21 +43,19 @@ Call from_tag(const TagWords& words) {
 
 std::string to_text(const Call& call) {
   if (call.collective == Collective::kAllGather && call.op != RedOp::kSum)
-    return format("%s as operation %llu", call.op == kGathersForSplit ? "CommSplit" : "CommGrow",
-                  static_cast<unsigned long long>(call.sequence));
+    return format("%s as operation %lu", call.op == kGathersForSplit ? "CommSplit" : "CommGrow", call.sequence);
   const CollectiveTraits& what = traits(call.collective);
   std::string text = what.name;
   if (call.blocks != 0) text += "v";
   if (what.moves_data)
-    text += format("(count=%llu%s, %s", static_cast<unsigned long long>(call.count), call.blocks != 0 ? " in all" : "",
-                   dtype_name(call.dtype));
+    text += format("(count=%lu%s, %s", call.count, call.blocks != 0 ? " in all" : "", dtype_name(call.dtype));
   if (what.reduces) text += format(", %s", red_op_name(call.op));
   if (what.has_root()) text += format(", root=%d", call.root);
   if (call.collective == Collective::kAllReduceQuantized)
     text += format(", %s in blocks of %u", dtype_name(wire_of(call.root).dtype), wire_of(call.root).block_elems);
   if (what.moves_data) text += ")";
   if (call.algo != Algo::kAuto) text += format(" [%s]", algo_name(call.algo));
-  return text + format(" as operation %llu", static_cast<unsigned long long>(call.sequence));
+  return text + format(" as operation %lu", call.sequence);
 }
 
 uint32_t hash_of(std::span<const uint64_t> blocks) {

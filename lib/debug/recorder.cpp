@@ -282,9 +282,9 @@ namespace {
 // the other called its own.
 Error misplaced(int my_rank, const Call& mine, int peer, const Call& theirs, const Recorder& recorder) {
   const bool is_ahead = mine.blocks > theirs.blocks;
-  const unsigned long long number = std::min(mine.blocks, theirs.blocks);
+  const uint64_t number = std::min(mine.blocks, theirs.blocks);
   const Call call = is_ahead ? recorder.memory().find(number) : Call{};
-  const std::string other = call.sequence == 0 ? format("something else as operation %llu", number)
+  const std::string other = call.sequence == 0 ? format("something else as operation %lu", number)
                                                : to_text(call) + recorder.memory().place_text(number);
   return {
       Code::kInvalidUsage,
@@ -302,14 +302,12 @@ Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs
   if (are_messages && mine.blocks != 0 && theirs.blocks != 0 && mine.blocks != theirs.blocks)
     return misplaced(my_rank, mine, peer, theirs, recorder);
   if (are_messages)
-    return {
-        Code::kInvalidUsage,
-        format("rank %d sends %llu x %s as its message %llu to rank %d, which receives %llu x %s as message %llu: "
-               "count and type must be the same on both sides",
-               peer, static_cast<unsigned long long>(theirs.count), dtype_name(theirs.dtype),
-               static_cast<unsigned long long>(theirs.sequence), my_rank, static_cast<unsigned long long>(mine.count),
-               dtype_name(mine.dtype), static_cast<unsigned long long>(mine.sequence)),
-        peer};
+    return {Code::kInvalidUsage,
+            format("rank %d sends %lu x %s as its message %lu to rank %d, which receives %lu x %s as message %lu: "
+                   "count and type must be the same on both sides",
+                   peer, theirs.count, dtype_name(theirs.dtype), theirs.sequence, my_rank, mine.count,
+                   dtype_name(mine.dtype), mine.sequence),
+            peer};
   const Call same = counterpart(mine, theirs, recorder);
   return disagreement({my_rank, same, {}, recorder.memory().place_text(same.sequence)}, {peer, theirs});
 }

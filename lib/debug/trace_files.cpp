@@ -102,21 +102,18 @@ char process_state(const ProcessId& process) {
 }
 
 std::string trace_file_name(const ProcessId& process, uint64_t number) {
-  return format("%s%u.%llu.%d.%llu.%llu", kPrefix, getuid(), static_cast<unsigned long long>(process.pid_namespace),
-                process.pid, static_cast<unsigned long long>(process.start), static_cast<unsigned long long>(number));
+  return format("%s%u.%lu.%d.%lu.%lu", kPrefix, getuid(), process.pid_namespace, process.pid, process.start, number);
 }
 
 std::optional<ProcessId> maker_of(const std::string& file_name) {
   unsigned uid = 0;
-  unsigned long long ns = 0, start = 0, number = 0;
+  uint64_t number = 0;
   ProcessId maker;
   if (file_name.compare(0, sizeof kPrefix - 1, kPrefix) != 0 ||
-      sscanf(file_name.c_str() + sizeof kPrefix - 1, "%u.%llu.%d.%llu.%llu", &uid, &ns, &maker.pid, &start, &number) !=
-          5 ||
+      sscanf(file_name.c_str() + sizeof kPrefix - 1, "%u.%lu.%d.%lu.%lu", &uid, &maker.pid_namespace, &maker.pid,
+             &maker.start, &number) != 5 ||
       uid != getuid())
     return {};
-  maker.pid_namespace = ns;
-  maker.start = start;
   return maker;
 }
 

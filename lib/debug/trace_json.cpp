@@ -108,7 +108,7 @@ std::string status(const Trace& trace) {
 
 std::string about(const Trace& trace) {
   std::string json = "{\"rank\": " + std::to_string(trace.rank) + ", \"ranks\": " + std::to_string(trace.n_ranks);
-  json += ", \"group\": \"" + format("%016llx", static_cast<unsigned long long>(trace.group)) + "\"";
+  json += ", \"group\": \"" + format("%016lx", trace.group) + "\"";
   json += ", \"host\": " + json_text(trace.host) + ", \"program\": " + json_text(trace.program);
   json += ", \"machine\": " + std::to_string(trace.process.pid_namespace >> 32);  // hosts may share a name
   json += ", \"pid\": " + std::to_string(trace.process.pid) + ", \"error\": " + json_text(trace.error);
@@ -144,7 +144,7 @@ std::string trace_path(const std::string& pattern, const Trace& trace) {
     if (what == 'r') path += std::to_string(trace.rank);
     if (what == 'p') path += std::to_string(trace.process.pid);
     if (what == 'h') path += trace.host;
-    if (what == 'g') path += format("%016llx", static_cast<unsigned long long>(trace.group));
+    if (what == 'g') path += format("%016lx", trace.group);
     if (path.size() == before)
       path += pattern[i];
     else

@@ -34,43 +34,37 @@ uint64_t under_way_bytes(const Facts& facts) {
 }
 
 std::string to_text(const Facts& f) {
-  const auto n = [](uint64_t number) { return static_cast<unsigned long long>(number); };
   std::string text = format(
-      "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %s, %s of %llu bytes per second; "
-      "caches of %llu bytes",
+      "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %s, %s of %lu bytes per second; "
+      "caches of %lu bytes",
       f.n_ranks, f.hosts, f.largest_host, f.machine.ranks, f.machine.usable_cpus, f.machine.cpus,
-      f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network", n(f.wire_bytes_per_second),
-      n(f.cache_bytes));
+      f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network", f.wire_bytes_per_second, f.cache_bytes);
   if (f.racks.n > 1 || f.fast_bytes_per_second > 0)
-    text += format("; fast hosts of %llu; %d racks of at most %d ranks, of %llu", n(f.fast_bytes_per_second), f.racks.n,
-                   f.racks.largest, n(f.racks.bytes_per_second));
+    text += format("; fast hosts of %lu; %d racks of at most %d ranks, of %lu", f.fast_bytes_per_second, f.racks.n,
+                   f.racks.largest, f.racks.bytes_per_second);
   if (f.wire_latency_ns + f.racks.latency_ns > 0)
-    text += format("; %llu ns between hosts, %llu more between racks", n(f.wire_latency_ns), n(f.racks.latency_ns));
+    text += format("; %lu ns between hosts, %lu more between racks", f.wire_latency_ns, f.racks.latency_ns);
   return text + "\n";
 }
 
 std::optional<Facts> facts_from_text(const std::string& text) {
   Facts f;
   char here[16] = "", between[16] = "";
-  unsigned long long speed = 0, cache = 0, fast = 0, rack = 0, wire_ns = 0, rack_ns = 0;
   const size_t at = text.find("facts: ");
   if (at == text.npos ||
       sscanf(text.c_str() + at,
-             "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %15[a-z], %15[a-z] of %llu bytes "
-             "per second; caches of %llu bytes; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
+             "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %15[a-z], %15[a-z] of %lu bytes "
+             "per second; caches of %lu bytes; fast hosts of %lu; %d racks of at most %d ranks, of %lu",
              &f.n_ranks, &f.hosts, &f.largest_host, &f.machine.ranks, &f.machine.usable_cpus, &f.machine.cpus, here,
-             between, &speed, &cache, &fast, &f.racks.n, &f.racks.largest, &rack) < 10)
+             between, &f.wire_bytes_per_second, &f.cache_bytes, &f.fast_bytes_per_second, &f.racks.n, &f.racks.largest,
+             &f.racks.bytes_per_second) < 10)
     return std::nullopt;
   const std::string rest = text.substr(at, text.find('\n', at) - at);
   const size_t last = rest.rfind("; ");
-  if (last != rest.npos && sscanf(rest.c_str() + last, "; %llu ns between hosts, %llu more", &wire_ns, &rack_ns) == 2)
-    f.wire_latency_ns = wire_ns, f.racks.latency_ns = rack_ns;
-  f.fast_bytes_per_second = fast;
-  f.racks.bytes_per_second = rack;
+  if (last != rest.npos)
+    sscanf(rest.c_str() + last, "; %lu ns between hosts, %lu more", &f.wire_latency_ns, &f.racks.latency_ns);
   f.shares_memory = here == std::string_view("shm");
   f.has_rdma = between == std::string_view("rdma");
-  f.wire_bytes_per_second = speed;
-  f.cache_bytes = cache;
   return f;
 }
 

@@ -46,9 +46,8 @@ std::string Planner::explain(const Call& call, uint64_t bytes) const {
   const std::vector<Candidate> all = candidates(call, bytes);
   const Algo algo = all[0].algo;
   const CollectiveTraits& what = traits(call.collective);
-  std::string text = format("%s of %llu bytes", what.name, static_cast<unsigned long long>(bytes));
-  if (what.moves_data)
-    text += format(" (%llu x %s", static_cast<unsigned long long>(call.count), dtype_name(call.dtype));
+  std::string text = format("%s of %lu bytes", what.name, bytes);
+  if (what.moves_data) text += format(" (%lu x %s", call.count, dtype_name(call.dtype));
   if (what.reduces) text += format(", %s", red_op_name(call.op));
   const char* const lanes = lanes_of(call.collective, algo, bytes, facts_) > 1 ? " in two lanes" : "";
   text += format("%s over %d ranks: %s%s, %s\n", what.moves_data ? ")" : "", n_ranks_, algo_name(algo), lanes,
