@@ -210,13 +210,12 @@ tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t datatype, 
 tuttiResult_t tuttiAllReduceQuantized(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                       tuttiRedOp_t op, tuttiDataType_t wiretype, size_t block_elems, void* errorbuff,
                                       tuttiComm_t comm, tuttiStream_t stream) {
-  Operation operation;
-  operation.collective = Collective::kAllReduceQuantized;
-  operation.input = sendbuff;
-  operation.output = recvbuff;
-  operation.count = count;
-  operation.errors = errorbuff;
-  operation.caller = caller_or_place(__builtin_return_address(0));
+  const Operation operation{.collective = Collective::kAllReduceQuantized,
+                            .input = sendbuff,
+                            .output = recvbuff,
+                            .count = count,
+                            .errors = errorbuff,
+                            .caller = caller_or_place(__builtin_return_address(0))};
   return in_group([&] { return all_reduce(operation, datatype, op, wiretype, block_elems, comm, stream); });
 }
 

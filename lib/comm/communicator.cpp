@@ -71,9 +71,7 @@ Result<void> Communicator::pass_notes(uint64_t ticket, const std::function<std::
 Result<void> Communicator::finalize(uint64_t ticket, bool alone) {
   const TicketLock::Turn turn(*ticket_lock_, ticket);
   if (finalized_) return async_error();  // the first call's result
-  Operation operation;
-  operation.collective = Collective::kFinalize;
-  operation.caller = caller_or_place(nullptr);
+  const Operation operation{.collective = Collective::kFinalize, .caller = caller_or_place(nullptr)};
   TUTTI_TRY(monitor_.check_alive());
   auto result = alone ? Result<void>() : carry_out(monitor_, [&] { return collectives_.run(operation); });
   finalized_ = true;

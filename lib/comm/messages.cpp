@@ -13,12 +13,7 @@ constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000, kGpuChanne
 
 // The call that a message's tag names.
 Call call_of(const Message& message, uint64_t sequence) {
-  Call call;
-  call.collective = Collective::kSendRecv;
-  call.sequence = sequence;
-  call.count = message.count;
-  call.dtype = message.dtype;
-  return call;
+  return {.sequence = sequence, .count = message.count, .collective = Collective::kSendRecv, .dtype = message.dtype};
 }
 
 // What people are shown for a batch of messages.
@@ -133,9 +128,7 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   program.on_device = on_device;
 
   // Everything is bytes here: messages of one batch may differ in type.
-  Call call;
-  call.collective = Collective::kSendRecv;
-  if (on_device) call = *how.on_device;
+  const Call call = on_device ? *how.on_device : Call{.collective = Collective::kSendRecv};
   BoundCall what{call, {}, batch.tags, nullptr, nullptr, me_.rank, me_.n_ranks, me_.stream_from_bytes};
   what.blocks = {0, batch.bytes, batch.input_at, batch.output_at};
   what.exposes.any = me_.options.exposes;

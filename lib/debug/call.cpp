@@ -29,16 +29,14 @@ TagWords to_tag(const Call& call) {
 }
 
 Call from_tag(const TagWords& words) {
-  Call call;
-  call.sequence = words[0];
-  call.count = words[1];
-  call.collective = static_cast<Collective>(words[2] & 0xff);
-  call.dtype = static_cast<DataType>(words[2] >> 8 & 0xff);
-  call.op = static_cast<RedOp>(words[2] >> 16 & 0xff);
-  call.algo = static_cast<Algo>(words[2] >> 24 & 0xf);
-  call.root = static_cast<int32_t>(words[2] >> 32);
-  call.blocks = static_cast<uint32_t>(words[3]);
-  return call;
+  return {.sequence = words[0],
+          .count = words[1],
+          .collective = static_cast<Collective>(words[2] & 0xff),
+          .dtype = static_cast<DataType>(words[2] >> 8 & 0xff),
+          .op = static_cast<RedOp>(words[2] >> 16 & 0xff),
+          .algo = static_cast<Algo>(words[2] >> 24 & 0xf),
+          .root = static_cast<int32_t>(words[2] >> 32),
+          .blocks = static_cast<uint32_t>(words[3])};
 }
 
 std::string to_text(const Call& call) {

@@ -71,14 +71,12 @@ class CallKey {
 
 // What peers and people are told of it, without its sequence number.
 inline Call to_call(const Operation& operation) {
-  Call call;
-  call.count = operation.count;
-  call.collective = operation.collective;
-  call.dtype = operation.dtype;
-  call.op = operation.op;
-  call.root = operation.root;
-  if (operation.unequal != nullptr) call.blocks = operation.unequal->hash;
-  return call;
+  return {.count = operation.count,
+          .collective = operation.collective,
+          .dtype = operation.dtype,
+          .op = operation.op,
+          .root = operation.root,
+          .blocks = operation.unequal != nullptr ? operation.unequal->hash : 0};
 }
 
 }  // namespace tutti
