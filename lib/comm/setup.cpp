@@ -156,8 +156,8 @@ void take_place(PriceList prices, Membership& me, LinkPool& links) {
   me.shares_cpus = Roster::ranks_share_cpus(me.options.replaces);
   // From this size on one-way data, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
   if (!me.shares_cpus) me.one_way_from_bytes = 32 << 10;
-  me.planner.emplace(me.rank, roster.layout, me.options.algo, me.options.deterministic);
-  me.planner->set_facts(roster.facts, std::move(prices));
+  me.planner.emplace(me.rank, roster.layout, me.options.algo, me.options.deterministic, roster.facts,
+                     std::move(prices));
   links.yielding() = Yielding(roster.is_oversubscribed(), cpu_quota() > 0, me.shares_cpus);
 }
 

@@ -42,18 +42,15 @@ Layout Planner::without_places(Layout layout) {
   return layout;
 }
 
-Planner::Planner(int rank, Layout layout, Algo forced, bool deterministic)
+Planner::Planner(int rank, Layout layout, Algo forced, bool deterministic, const Facts& facts, PriceList prices)
     : rank_(rank),
       n_ranks_(static_cast<int>(layout.order.size())),
       layout_(std::move(layout)),
       sum_layout_(without_places(layout_)),
       forced_(forced),
-      deterministic_(deterministic) {}
-
-void Planner::set_facts(const Facts& facts, PriceList prices) {
-  facts_ = facts;
-  prices_ = std::move(prices);
-}
+      deterministic_(deterministic),
+      facts_(facts),
+      prices_(std::move(prices)) {}
 
 Schedule Planner::schedule_of(int rank, Collective collective, Algo algo, int root, uint32_t n_lanes) const {
   switch (collective) {

@@ -1,6 +1,6 @@
 // plan: which algorithm an operation takes, and how many lanes: a pure function of the call, of what all ranks know
 // about each other since the group has formed, and of prices. Nothing is measured while the user's operations run, so
-// all ranks decide alike, and alike in every run. Immutable after set_facts(); any thread.
+// all ranks decide alike, and alike in every run. Immutable; any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,9 @@ struct Candidate {
 class Planner {
  public:
   // `forced`, if not kAuto, is taken whatever the size, unless it does not keep the order of ranks and the call's sums
-  // need it: those of 16- and 8-bit floats, to be rounded once, and in deterministic groups all.
-  Planner(int rank, Layout layout, Algo forced, bool deterministic);
-
-  // Call it once, before anything is chosen.
-  void set_facts(const Facts& facts, PriceList prices);
+  // need it: those of 16- and 8-bit floats, to be rounded once, and in deterministic groups all. Without facts and
+  // prices it knows schedules, but no choice or estimate means anything.
+  Planner(int rank, Layout layout, Algo forced, bool deterministic, const Facts& facts = {}, PriceList prices = {});
 
   // `bytes` as for rank_cost_of.
   Algo choose(const Call& call, uint64_t bytes) const { return candidates(call, bytes)[0].algo; }

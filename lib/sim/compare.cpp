@@ -43,9 +43,7 @@ Prices prices_of(const Cluster& cluster) {
 }
 
 Planner planner_of(const Network& network) {
-  Planner planner(0, network.layout(), Algo::kAuto, false);
-  planner.set_facts(facts_of(network), {prices_of(network.cluster()), "", {}});
-  return planner;
+  return {0, network.layout(), Algo::kAuto, false, facts_of(network), {prices_of(network.cluster()), "", {}}};
 }
 
 uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks) {

@@ -91,8 +91,8 @@ TEST_CASE("where machines differ, no CPUs that ranks are bound to change the alg
     const auto roster = Roster::of(Blobs::pack(said), 0);
     REQUIRE(roster);
     CHECK(roster.value()->facts.machine.unbound().oversubscription() == 2);
-    Planner planner(0, roster.value()->layout, Algo::kAuto, false);
-    planner.set_facts(roster.value()->facts, {built_in_prices(), "", {}});
+    const Planner planner(0, roster.value()->layout, Algo::kAuto, false, roster.value()->facts,
+                          {built_in_prices(), "", {}});
     std::vector<Algo> chosen;
     for (uint64_t bytes = 8; bytes <= 64 << 20; bytes *= 2) {
       Call call;

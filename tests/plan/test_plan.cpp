@@ -99,9 +99,7 @@ Planner planner_of(const Facts& facts, bool deterministic = false) {
   std::vector<RankLocation> locations(static_cast<size_t>(facts.n_ranks));
   for (int r = 0; r < facts.n_ranks; r++)
     locations[static_cast<size_t>(r)].host.bytes[0] = static_cast<uint8_t>(r / facts.largest_host);
-  Planner planner(0, lay_out(locations), Algo::kAuto, deterministic);
-  planner.set_facts(facts, {built_in_prices(), "", {}});
-  return planner;
+  return {0, lay_out(locations), Algo::kAuto, deterministic, facts, {built_in_prices(), "", {}}};
 }
 
 }  // namespace
@@ -210,10 +208,9 @@ TEST_CASE("planner: it explains what it chose and why") {
   CHECK(planner_of(facts_of(4, 1, 4, true)).explain(floats, 4 << 16).find("rank order") != std::string::npos);
   CHECK(planner_of(facts_of(16, 1, 16, true)).explain(floats, 4 << 16).find("rank order") != std::string::npos);
   CHECK(planner_of(facts_of(17, 1, 17, true)).explain(floats, 4 << 16).find("sums: fixed") != std::string::npos);
-  Planner forced(0, flat_layout(2), Algo::kTree, true);
   auto prices = prices_from_text("shm.hop = 7", "a/file");
   REQUIRE(prices);
-  forced.set_facts(facts_of(2, 1, 2, true), std::move(prices).value());
+  const Planner forced(0, flat_layout(2), Algo::kTree, true, facts_of(2, 1, 2, true), std::move(prices).value());
   const std::string broadcast = forced.explain(call_of(Collective::kBroadcast, 8, DataType::kInt8), 8);
   INFO(broadcast);
   CHECK(broadcast.find("forced: tree") != std::string::npos);
@@ -222,14 +219,13 @@ TEST_CASE("planner: it explains what it chose and why") {
   CHECK(broadcast.find(" shm.turn ") != std::string::npos);
   CHECK(forced.explain(call_of(Collective::kAllToAll, 8, DataType::kInt8), 8).find("the only algorithm") !=
         std::string::npos);
-  Planner ring(0, flat_layout(4), Algo::kRing, false);
   Facts fast = facts_of(1, 4, 4, true);
   fast.wire_bytes_per_second = 3'125'000'000;
-  ring.set_facts(fast, {built_in_prices(), "", {}});
+  const Planner ring(0, flat_layout(4), Algo::kRing, false, fast, {built_in_prices(), "", {}});
   CHECK(ring.explain(call, 4 << 20).find("over 4 ranks: ring in two lanes, ") != std::string::npos);
   CHECK(ring.explain(call, 64).find("over 4 ranks: ring, ") != std::string::npos);
-  Planner overruled(0, flat_layout(3), Algo::kRing, true);  // deterministic: sums are in the order of ranks
-  overruled.set_facts(facts_of(3, 1, 3, true), {built_in_prices(), "", {}});
+  // Deterministic: sums are in the order of ranks
+  const Planner overruled(0, flat_layout(3), Algo::kRing, true, facts_of(3, 1, 3, true), {built_in_prices(), "", {}});
   CHECK(overruled.explain(floats, 4 << 16).find("forced: ") == std::string::npos);
 }
 
@@ -269,9 +265,7 @@ Planner planner_on(std::vector<RankLocation> locations, uint64_t rack_bytes_per_
   Layout layout = lay_out(locations);
   facts.racks.bytes_per_second = rack_bytes_per_second;
   add_network(layout, &facts);
-  Planner planner(rank, std::move(layout), Algo::kAuto, false);
-  planner.set_facts(facts, {built_in_prices(), "", {}});
-  return planner;
+  return {rank, std::move(layout), Algo::kAuto, false, facts, {built_in_prices(), "", {}}};
 }
 constexpr uint64_t kGigabit = 125'000'000;
 
@@ -342,8 +336,7 @@ TEST_CASE("planner: between a few hosts a sum goes along the ranks where that le
   }
   std::vector<RankLocation> by_turns(8);
   for (size_t r = 0; r < 8; r++) by_turns[r].host.bytes[0] = static_cast<uint8_t>(r % 2);
-  Planner planner(0, lay_out(by_turns), Algo::kAuto, false);
-  planner.set_facts(facts, {built_in_prices(), "", {}});
+  const Planner planner(0, lay_out(by_turns), Algo::kAuto, false, facts, {built_in_prices(), "", {}});
   CHECK(planner.choose(call_of(Collective::kAllReduce, 2048, DataType::kFloat32), 8192) != chain);
 }
 

@@ -61,9 +61,7 @@ Planner planner_of(const Facts& facts, const Prices& prices) {
     const int host = std::min(r / facts.largest_host, facts.hosts - 1);
     memcpy(locations[static_cast<size_t>(r)].host.bytes, &host, sizeof host);
   }
-  Planner planner(0, lay_out(locations), Algo::kAuto, false);
-  planner.set_facts(facts, {prices, "", {}});
-  return planner;
+  return {0, lay_out(locations), Algo::kAuto, false, facts, {prices, "", {}}};
 }
 
 using Measured = std::vector<const Sample*>;
