@@ -51,9 +51,7 @@ Result<void> destroy(const tuttiRedOp_t& op, tuttiComm_t comm) {
 
 }  // namespace
 
-namespace tutti::api {
-
-Result<void> take_made_op(int op, const Operators& operators, Operation* operation) {
+Result<void> tutti::api::take_made_op(int op, const Operators& operators, Operation* operation) {
   const auto made = operators.find(op);
   if (!made) return no_such_operator(op);
   if (made->dtype != operation->dtype)
@@ -65,8 +63,6 @@ Result<void> take_made_op(int op, const Operators& operators, Operation* operati
   operation->scalar_at = made->scalar_at;
   return {};
 }
-
-}  // namespace tutti::api
 
 extern "C" {
 

@@ -113,6 +113,23 @@ bool cpu_counts_time() {
   return counts;
 }
 
+// Of two tuttiAlltoAllv with different collectives before them. Only the rank that is ahead knows what it called where
+// the other called its own.
+Error misplaced(int my_rank, const Call& mine, int peer, const Call& theirs, const Recorder& recorder) {
+  const bool is_ahead = mine.blocks > theirs.blocks;
+  const uint64_t number = std::min(mine.blocks, theirs.blocks);
+  const Call call = is_ahead ? recorder.memory().find(number) : Call{};
+  const std::string other = call.sequence == 0 ? format("something else as operation %lu", number)
+                                               : to_text(call) + recorder.memory().place_text(number);
+  return {
+      Code::kInvalidUsage,
+      format("the ranks disagree: rank %d called %s, rank %d AlltoAllv%s; all ranks of a communicator must call the "
+             "same operations in the same order",
+             is_ahead ? my_rank : peer, other.c_str(), is_ahead ? peer : my_rank,
+             is_ahead ? "" : recorder.memory().last_place_text().c_str()),
+      peer};
+}
+
 }  // namespace
 
 Recorder::Recorder(bool on_gpu) : by_cpu_(cpu_counts_time()), on_gpu_(on_gpu) {
@@ -275,27 +292,6 @@ Call counterpart(const Call& mine, const Call& theirs, const Recorder& recorder)
   const Call same_number = recorder.memory().find(theirs.sequence);
   return same_number.sequence != 0 ? same_number : mine;
 }
-
-namespace {
-
-// Of two tuttiAlltoAllv with different collectives before them. Only the rank that is ahead knows what it called where
-// the other called its own.
-Error misplaced(int my_rank, const Call& mine, int peer, const Call& theirs, const Recorder& recorder) {
-  const bool is_ahead = mine.blocks > theirs.blocks;
-  const uint64_t number = std::min(mine.blocks, theirs.blocks);
-  const Call call = is_ahead ? recorder.memory().find(number) : Call{};
-  const std::string other = call.sequence == 0 ? format("something else as operation %lu", number)
-                                               : to_text(call) + recorder.memory().place_text(number);
-  return {
-      Code::kInvalidUsage,
-      format("the ranks disagree: rank %d called %s, rank %d AlltoAllv%s; all ranks of a communicator must call the "
-             "same operations in the same order",
-             is_ahead ? my_rank : peer, other.c_str(), is_ahead ? peer : my_rank,
-             is_ahead ? "" : recorder.memory().last_place_text().c_str()),
-      peer};
-}
-
-}  // namespace
 
 Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const Recorder& recorder) {
   const bool are_messages = is_point_to_point(mine) && is_point_to_point(theirs);

@@ -20,6 +20,29 @@ double twice_sent_in(uint64_t ns, const Facts& facts) {
   return 2e-9 * static_cast<double>(ns) * static_cast<double>(facts.wire_bytes_per_second) / facts.largest_host;
 }
 
+double slot_bytes_of(const Facts& facts) {
+  if (facts.all_share_memory()) return kSharedSlotBytes;
+  if (facts.hosts == 1 || facts.has_rdma) return kSocketSlotBytes;
+  return std::max(kWireSlotBytes, static_cast<double>(under_way_bytes(facts)));
+}
+
+// Among hosts, or among racks as if they were hosts.
+Workload workload_of(Collective collective, uint64_t bytes, uint32_t lanes, const Facts& facts, bool among_racks) {
+  const int hosts = among_racks ? facts.racks.n : facts.hosts;
+  return {.n = static_cast<double>(facts.n_ranks),
+          .bytes = static_cast<double>(bytes),
+          .slot_bytes = slot_bytes_of(facts),
+          .lanes = static_cast<double>(lanes),
+          .hosts = static_cast<double>(hosts),
+          .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
+          .shares_memory = facts.all_share_memory(),
+          .sums = traits(collective).reduces,
+          .machines = static_cast<double>(facts.hosts),
+          .racks = static_cast<double>(facts.racks.n),
+          .rack = static_cast<double>(facts.racks.n > 1 ? facts.racks.largest : facts.n_ranks),
+          .slowness = among_racks ? 1 : facts.slowness()};
+}
+
 }  // namespace
 
 uint64_t farthest_ns(const Facts& facts) {
@@ -67,33 +90,6 @@ std::optional<Facts> facts_from_text(const std::string& text) {
   f.has_rdma = between == std::string_view("rdma");
   return f;
 }
-
-namespace {
-
-double slot_bytes_of(const Facts& facts) {
-  if (facts.all_share_memory()) return kSharedSlotBytes;
-  if (facts.hosts == 1 || facts.has_rdma) return kSocketSlotBytes;
-  return std::max(kWireSlotBytes, static_cast<double>(under_way_bytes(facts)));
-}
-
-// Among hosts, or among racks as if they were hosts.
-Workload workload_of(Collective collective, uint64_t bytes, uint32_t lanes, const Facts& facts, bool among_racks) {
-  const int hosts = among_racks ? facts.racks.n : facts.hosts;
-  return {.n = static_cast<double>(facts.n_ranks),
-          .bytes = static_cast<double>(bytes),
-          .slot_bytes = slot_bytes_of(facts),
-          .lanes = static_cast<double>(lanes),
-          .hosts = static_cast<double>(hosts),
-          .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
-          .shares_memory = facts.all_share_memory(),
-          .sums = traits(collective).reduces,
-          .machines = static_cast<double>(facts.hosts),
-          .racks = static_cast<double>(facts.racks.n),
-          .rack = static_cast<double>(facts.racks.n > 1 ? facts.racks.largest : facts.n_ranks),
-          .slowness = among_racks ? 1 : facts.slowness()};
-}
-
-}  // namespace
 
 uint32_t lanes_of(Collective collective, Algo algo, uint64_t bytes, const Facts& facts) {
   constexpr uint64_t kUsualRoundTripNs = 40'000;
