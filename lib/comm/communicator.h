@@ -16,13 +16,31 @@
 #include "comm/membership.h"
 #include "comm/messages.h"
 #include "comm/monitor.h"
-#include "comm/quantised.h"
 #include "comm/ticket_lock.h"
 #include "cuda/device.h"
 #include "exec/operation.h"
 #include "group/bootstrap.h"
 
 namespace tutti {
+
+// All-reduces in quantised blocks. Rank r of n sums blocks [r * B / n, (r + 1) * B / n) of all B, and hands the sums to
+// everybody. Belongs to the thread whose turn it is.
+class QuantisedSums {
+ public:
+  QuantisedSums(const Membership& me, Monitor& monitor, Collectives& collectives, Messages& messages)
+      : me_(me), monitor_(monitor), collectives_(collectives), messages_(messages) {}
+  Result<void> run(const Operation& operation);
+  size_t scratch_bytes() const { return scratch_bytes_; }  // any thread
+
+ private:
+  const Membership& me_;
+  Monitor& monitor_;
+  Collectives& collectives_;
+  Messages& messages_;
+  bool has_agreed_ = false;               // whether all ranks have agreed that they quantise
+  std::vector<char> quantised_, others_;  // kept for the next operation
+  std::atomic<size_t> scratch_bytes_{0};  // of both
+};
 
 class Communicator final {
  public:

@@ -1,9 +1,9 @@
-#include "comm/quantised.h"
-
+// QuantisedSums.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
+#include "comm/communicator.h"
 #include "exec/quantised_cut.h"
 #include "kernels/kernels.h"
 

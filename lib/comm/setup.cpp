@@ -11,7 +11,7 @@
 #include "base/shared_memory.h"
 #include "base/socket.h"
 #include "comm/communicator.h"
-#include "debug/trace_signal.h"
+#include "debug/trace_json.h"
 #include "kernels/kernels.h"
 #include "tutti/tutti.h"
 

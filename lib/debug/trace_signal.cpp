@@ -1,5 +1,4 @@
-#include "debug/trace_signal.h"
-
+// Traces of a process that is asked to end.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
