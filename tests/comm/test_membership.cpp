@@ -353,6 +353,8 @@ TEST_CASE("ranks on their way to a new group are waited for in vain for seconds 
     const int64_t of_others = from->patience_ns({0, 1}), of_members = from->patience_ns({1, 2});
     outcome.wrong += of_others < 2'000'000'000 || of_others > 10'000'000'000;
     outcome.wrong += of_members > of_others;
+    shared->sums++;
+    while (shared->sums < 2) usleep(1000);  // or the other one would see this one end
   });
   const auto outcomes = group.wait();
   for (const size_t rank : {0, 1}) {
