@@ -1,6 +1,6 @@
 #include "exec/stream.h"
 
-#include "base/contained.h"
+#include "base/result.h"
 #include "base/thread.h"
 
 namespace tutti {

@@ -1,5 +1,5 @@
 // tcp: links over TCP connections. TCP's own window is the flow control: a receiver whose slots are all full stops
-// reading. A link has one connection, which the link in the other direction may share for small messages (pairs.h), or
+// reading. A link has one connection, which the link in the other direction may share for small messages (stream.h), or
 // several side by side (TUTTI_TCP_CONNECTIONS). Several divide each message: the next piece goes to the connection that
 // should deliver it first, and the receiver puts the pieces together. The sender keeps what the peer's kernel has not
 // acknowledged, so that the other connections can resend what a broken one had, and redials it. One thread per
