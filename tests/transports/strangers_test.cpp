@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/log.h"
+#include "overheard.h"
 #include "strangers.h"
 
 using namespace tutti;
@@ -226,27 +227,6 @@ TEST_CASE("a rank that asks for what no link can be is refused") {
 
 namespace {
 
-// Redirects standard error to a file for a scope.
-class Overheard {
- public:
-  Overheard() : file_(tmpfile()), before_(dup(STDERR_FILENO)) { dup2(fileno(file_), STDERR_FILENO); }
-  ~Overheard() {
-    dup2(before_.get(), STDERR_FILENO);
-    fclose(file_);
-  }
-  size_t count(const std::string& part) {
-    std::string text(65536, '\0');
-    text.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(fileno(file_), text.data(), text.size(), 0))));
-    size_t n = 0;
-    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) n++;
-    return n;
-  }
-
- private:
-  FILE* file_;
-  Fd before_;
-};
-
 // No descriptor is available while this lives.
 class NoDescriptors {
  public:
@@ -272,7 +252,7 @@ TEST_CASE("without descriptors ranks wait, it is said once, and they get in when
   REQUIRE(out);
   REQUIRE(poll_once(out.value()));
   Link in;
-  Overheard overheard;
+  tutti_test::Overheard overheard;
   {
     const NoDescriptors none;
     for (int i = 0; i < 100; i++) {
