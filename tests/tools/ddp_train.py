@@ -116,8 +116,10 @@ def wrong_usage():
                             (["--procs", 2, "--scaling", "--steps", 3], "--scaling needs more than 3 steps")):
         run = Run(*arguments)
         run.check(run.status == 2 and part in run.output, f"wrong usage, with '{part}'")
-    twice = Run("--procs", 2, env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"})
-    twice.check(twice.status == 2 and "leave out --procs" in twice.output, "--procs in several processes is refused")
+    for arguments in (["--procs", 2], ["--scaling"]):
+        twice = Run(*arguments, env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"})
+        twice.check(twice.status == 2 and f"leave out {arguments[0]}," in twice.output,
+                    f"{arguments[0]} in several processes is refused")
     missing = Run("--procs", 2, "--data", "/nonexistent")
     missing.check(missing.status == 3 and "/nonexistent" in missing.output, "the missing file is named")
     short = Run("--procs", 2, "--data", "/dev/null")

@@ -33,8 +33,10 @@ launch -t 2
 grep -q '^# Out of bounds values : 0 OK' "$tmp/0" || exit 1
 
 # Each of the launcher's processes would fork a job of its own, and measure it while the others do the same.
+unset RANK WORLD_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMI_RANK PMI_SIZE PMIX_RANK SLURM_PROCID SLURM_NTASKS \
+  SLURM_STEP_ID
 run env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$tool" --procs 2 -b 8 -e 8
-check "--procs in each of a launcher's processes" 2 'procs 2: a launcher started several processes (OMPI_COMM_WORLD_SIZE=2)'
+check "--procs in each of a launcher's processes" 2 'procs starts 2 ranks, but a launcher started several processes (OMPI_COMM_WORLD_SIZE=2)'
 check "its remedies" 2 'leave out --procs, .* or start one process (mpirun -np 1; .* env -u OMPI_COMM_WORLD_SIZE)'
 run env PMIX_RANK=1 "$tool" --procs 2 -b 8 -e 8
 check "--procs under a launcher that does not say how many" 2 '(PMIX_RANK=1)'

@@ -107,8 +107,12 @@ Status usage(const std::string& message) {
 
 Status check(Options& o, const std::string& die) {
   char end = 0;
-  if (Status s = perf::check_procs(o.procs); !s) return s;
+  const char* const starts_ranks = o.procs > 0 ? "--procs"
+                                   : o.threads ? "--threads"
+                                   : o.scaling ? "--scaling"
+                                               : "--die";
   if (o.procs < 0) o.procs = perf::has_launcher() && !o.threads && !o.scaling && die.empty() ? 0 : 2;
+  if (Status s = perf::check_procs(o.procs, starts_ranks); !s) return s;
   if (!die.empty() && (sscanf(die.c_str(), "%d@%d%c", &o.die_rank, &o.die_step, &end) != 2 || o.die_rank < 0))
     return usage("--die is '" + die + "'; it has to be RANK@STEP, e.g. 1@20");
   if (!die.empty() && (o.threads || o.procs == 0)) return usage("--die needs local processes: --procs N");

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tutti/tutti.h"
@@ -30,11 +29,9 @@ Findings look_at_host(int ranks_here, int n_ranks, const Cpus& cpus_here);
 // verbs.
 Findings look_at_rdma(const std::filesystem::path& devices, const std::filesystem::path& plugin);
 
-// Whether all ranks have what they must have in common, and what else differs. A rank's settings are lines NAME=value,
-// with those first that must be equal.
+// What differs among the settings of a group's ranks, given as lines NAME=value. That is allowed: ranks whose versions
+// differ, or variables that must be equal, form no group.
 Finding compare_settings(const std::vector<std::string>& settings);
-// Whether all ranks must have the same value of "version" or of this variable.
-bool must_be_equal(std::string_view name);
 
 // Sums and messages over each of the library's transports between two ranks of this process, compared with the right
 // results.

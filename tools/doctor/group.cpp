@@ -100,15 +100,12 @@ constexpr std::string_view kOwn[] = {
 
 // For compare_settings.
 std::string own_settings() {
-  int version = 0;
-  tuttiGetVersion(&version);
-  std::string equal = format("version=%d\n", version), others;
+  std::string text;
   for (const EnvEntry& entry : env_table()) {
     const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), entry.name) != std::end(kOwn);
-    const std::string line = std::string(entry.name) + "=" + env_string(entry.name) + "\n";
-    if (!is_own) (must_be_equal(entry.name) ? equal : others) += line;
+    if (!is_own) text += std::string(entry.name) + "=" + env_string(entry.name) + "\n";
   }
-  return equal + others;
+  return text;
 }
 
 std::vector<std::string> gather(tuttiComm_t comm, int n_ranks, const std::string& mine, Trouble* trouble) {

@@ -179,10 +179,13 @@ Findings look_at_rdma(const std::filesystem::path& devices, const std::filesyste
   std::error_code none;
   const bool has_devices = !std::filesystem::is_empty(devices, none) && !none;
   Findings findings{locked_memory(has_devices)};
-  if (has_devices && !std::filesystem::exists(plugin, none) && !env_is_set("TUTTI_TRANSPORT_PLUGIN"))
+  const bool may_use_verbs =
+      !env_is_set("TUTTI_TRANSPORT_PLUGIN") && !env_is_set("TUTTI_TRANSPORTS") && env_string("TUTTI_ENCRYPT") != "1";
+  if (has_devices && may_use_verbs && !std::filesystem::exists(plugin, none))
     findings.push_back(
         {Level::kWarning, "RDMA", "there are devices, but no " + plugin.string(),
-         "install it there (Debian: libtutti0-verbs; needs libibverbs), else data between hosts take TCP"});
+         "install it there (Debian: libtutti0-verbs), or build Tutti with libibverbs-dev installed; until then data "
+         "between hosts go over TCP"});
   return findings;
 }
 

@@ -50,9 +50,6 @@ Findings judge_path(const Path& path) {
   return findings;
 }
 
-constexpr std::string_view kEqual[] = {
-    "version", "TUTTI_NRANKS", "TUTTI_ALGO", "TUTTI_ORDER", "TUTTI_DETERMINISTIC", "TUTTI_ENCRYPT", "TUTTI_SLOT_BYTES"};
-
 // The line of `text` that has the first character in which it differs from `other`.
 std::string first_difference(const std::string& text, const std::string& other) {
   size_t at = 0;
@@ -63,27 +60,15 @@ std::string first_difference(const std::string& text, const std::string& other) 
 
 }  // namespace
 
-bool must_be_equal(std::string_view name) {
-  return std::find(std::begin(kEqual), std::end(kEqual), name) != std::end(kEqual);
-}
-
 Finding compare_settings(const std::vector<std::string>& settings) {
   const char* const what = "the same everywhere";
-  Finding finding{Level::kGood, what, format("version and settings of %zu ranks", settings.size()), ""};
-  for (size_t r = 1; r < settings.size(); r++) {
-    if (settings[r] == settings[0]) continue;
-    const std::string first = first_difference(settings[0], settings[r]);
-    const std::string found =
-        format("ranks 0 and %zu have %s and %s", r, first.c_str(), first_difference(settings[r], settings[0]).c_str());
-    if (must_be_equal(first.substr(0, first.find('='))))
-      return {Level::kBad, what, found,
-              "install one version, and pass the same variables to all ranks (mpirun -x, srun --export)"};
-    if (finding.level == Level::kGood)
-      finding = {
-          Level::kWarning, what, found,
-          "that is allowed; unless it is meant, pass the same variables to all ranks (mpirun -x, srun --export)"};
-  }
-  return finding;
+  for (size_t r = 1; r < settings.size(); r++)
+    if (settings[r] != settings[0])
+      return {Level::kWarning, what,
+              format("ranks 0 and %zu have %s and %s", r, first_difference(settings[0], settings[r]).c_str(),
+                     first_difference(settings[r], settings[0]).c_str()),
+              "that is allowed; unless it is meant, pass the same variables to all ranks (mpirun -x, srun --export)"};
+  return {Level::kGood, what, format("version and settings of %zu ranks", settings.size()), ""};
 }
 
 Findings judge(const std::vector<Path>& paths) {

@@ -156,7 +156,7 @@ require_packages() {
 build_packages=(g++ pkg-config meson ninja-build libsodium-dev libhwloc-dev libcli11-dev nlohmann-json3-dev)
 # AES for TUTTI_ENCRYPT at full speed; without it libsodium's is used.
 [ "$(uname -m)" != x86_64 ] || build_packages+=(libipsec-mb-dev)
-# For RDMA; without it there is no libtutti-verbs.so.
-build_packages+=(libibverbs-dev)
+# For RDMA, where there are devices; without it there is no libtutti-verbs.so.
+[ -z "$(ls -A /sys/class/infiniband 2>/dev/null)" ] || build_packages+=(libibverbs-dev)
 # Without it Meson installs into lib64, where Debian's linker, pkg-config and CMake do not look.
 ! has_command dpkg || build_packages+=(dpkg-dev)

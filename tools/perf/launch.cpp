@@ -193,7 +193,7 @@ bool has_launcher() {
   return find_launcher() != nullptr;
 }
 
-Status check_procs(int procs) {
+Status check_procs(int procs, const char* option) {
   const Launcher* const launcher = find_launcher();
   if (procs <= 0 || launcher == nullptr) return {};
   for (const char* name : {launcher->size, launcher->rank}) {
@@ -201,10 +201,10 @@ Status check_procs(int procs) {
     const long at_least = name == launcher->size ? 2 : 1;
     if (value != nullptr && strtol(value, nullptr, 10) >= at_least)
       return usage_error(text(
-          "--procs %d: a launcher started several processes (%s=%s), and each would be a job of its own: leave out "
-          "--procs, so that they are the ranks of one, or start one process (mpirun -np 1; if this is the only "
+          "%s starts %d ranks, but a launcher started several processes (%s=%s), and each would be a job of its own: "
+          "leave out %s, so that they are the ranks of one, or start one process (mpirun -np 1; if this is the only "
           "one, as in a shell, env -u %s)",
-          procs, name, value, name));
+          option, procs, name, value, option, name));
   }
   return {};
 }

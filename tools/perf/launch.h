@@ -25,8 +25,9 @@ tuttiConfig_t config_of(const Options& options);
 // Whether mpirun, srun, torchrun or TUTTI_RANK has given this process a rank.
 bool has_launcher();
 
-// An error if a launcher started several processes, each of which would fork a job of its own because of --procs.
-Status check_procs(int procs);
+// An error if a launcher started several processes, each of which would start a job of its own of `procs` ranks because
+// of `option`.
+Status check_procs(int procs, const char* option = "--procs");
 
 // How many ranks this call makes on this host, as far as is known.
 int local_ranks(const Options& options);
