@@ -84,18 +84,17 @@ bool has_rdma_device() {
 }
 
 // Looks beside this library, or beside the program that contains it. The error says why there is none; kInvalidUsage:
-// though there is a device.
+// it is there, but cannot be used.
 Result<const tuttiTransport*> find_verbs() {
   if (!has_rdma_device()) return Error{Code::kSystemError, format("there is no device in %s", kDevices)};
   Dl_info mine{};
   if (dladdr(&kTcpTransport, &mine) == 0) return Error{Code::kSystemError, "the folder of this library is not known"};
-  const auto folder = std::filesystem::path(mine.dli_fname).parent_path();
-  const auto path = folder / "libtutti-verbs.so";
+  const auto path = std::filesystem::path(mine.dli_fname).parent_path() / "libtutti-verbs.so";
   std::error_code none;
   if (std::filesystem::exists(path, none)) return load_plugin(path);
-  return Error{Code::kInvalidUsage, format("there is no libtutti-verbs.so in %s: build Tutti with libibverbs-dev "
-                                           "installed, and leave the two libraries in one folder",
-                                           folder.empty() ? "." : folder.c_str())};
+  return Error{Code::kSystemError, format("there is no %s: install it there (Debian: libtutti0-verbs), or build Tutti "
+                                          "with libibverbs-dev installed",
+                                          path.c_str())};
 }
 
 // *no_verbs: why there is no RDMA, if there is none.
@@ -126,11 +125,11 @@ Result<std::vector<const tuttiTransport*>> all_transports(std::optional<Error>* 
   return all;
 }
 
-// Where there is no device nobody misses RDMA.
-void warn_once(const Error& no_verbs) {
+// Groups within a host do not miss it, so only a plugin that is broken is worth a warning; tutti-doctor tells the rest.
+void tell_once(const Error& no_verbs) {
   static std::once_flag once;
-  if (no_verbs.code == Code::kInvalidUsage)
-    std::call_once(once, [&] { log(LogLevel::kWarn, "RDMA is not used: %s", no_verbs.message.c_str()); });
+  const LogLevel level = no_verbs.code == Code::kInvalidUsage ? LogLevel::kWarn : LogLevel::kInfo;
+  std::call_once(once, [&] { log(level, "RDMA is not used: %s", no_verbs.message.c_str()); });
 }
 
 // Shared memory does not leave the host, so it needs no encryption.
@@ -152,7 +151,7 @@ Result<std::vector<const tuttiTransport*>> find_transports(const std::string& na
   std::optional<Error> no_verbs;
   TUTTI_TRY_ASSIGN(auto all, all_transports(&no_verbs));
   if (names.empty() && encrypts) std::erase_if(all, [](const tuttiTransport* t) { return !may_encrypt(t); });
-  if (names.empty() && !encrypts && no_verbs) warn_once(*no_verbs);
+  if (names.empty() && !encrypts && no_verbs) tell_once(*no_verbs);
   if (names.empty()) return all;
   std::vector<const tuttiTransport*> found;
   for (size_t at = 0; at <= names.size();) {

@@ -151,8 +151,8 @@ Result<void> check_names(std::string_view name) {
   const bool is_good = list.find_first_of("^=") == list.npos && list.find_first_of(kBlanks) == list.npos;
   if (is_good) return {};
   return Error{Code::kInvalidUsage,
-               format("%s=%s is not valid: '^' and '=' count for the whole list, and stand before it once; give names "
-                      "separated by commas alone, such as ^docker,virbr or =eth0,eth1",
+               format("%s=%s is not valid: give names separated by commas, without blanks; a '^' or '=' stands only "
+                      "before the whole list, for which it counts: ^docker,virbr or =eth0,eth1",
                       env_entry(name).name, text.c_str())};
 }
 

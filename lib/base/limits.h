@@ -14,7 +14,7 @@ namespace tutti {
 std::string limit_remedy(int sys_errno);
 
 // Whether a call failed with this errno because there is no descriptor, no memory, or no port for another connection;
-// not for bind(2), to which EADDRNOTAVAIL means that the address is no one's here.
+// not for bind(2), where EADDRNOTAVAIL means that this host does not have the address.
 bool lacks_resources(int sys_errno);
 
 // How many descriptors this process has open; 0 if unknown.

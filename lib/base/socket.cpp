@@ -77,20 +77,21 @@ Fd own_socket(int family) {
   return own_socket([&] { return ::socket(family, kSocketFlags, 0); });
 }
 
-// Nothing is sent to find out.
-bool has_own_address_towards(const Address& address) {
+// Nothing is sent to find out. False also if that cannot be found out.
+bool lacks_own_address_towards(const Address& address) {
   const Fd fd(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  return fd && ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0;
+  return fd && ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
+         (errno == EADDRNOTAVAIL || errno == ENETUNREACH);
 }
 
 // The kernel gives one reason for two: there is no port left here for another connection to that address, or no address
 // of this host leads there.
 void tell_ports_from_addresses(const Address& address, Error* error) {
   if (error->sys_errno != EADDRNOTAVAIL || address.family() == AF_UNIX) return;
-  if (has_own_address_towards(address))
-    error->message += " (all local ports are in use for connections to it: widen net.ipv4.ip_local_port_range)";
-  else
+  if (lacks_own_address_towards(address))
     error->sys_errno = ENETUNREACH;
+  else
+    error->message += " (all local ports are in use for connections to it: widen net.ipv4.ip_local_port_range)";
 }
 
 // Sockets of another kind ignore it.

@@ -135,10 +135,9 @@ bool RootServer::check_join(Client& client, const JoinMessage& join) {
         format("the ranks disagree about the number of ranks: rank %d (%s) says %d, rank %d (%s) says %d", first_rank_,
                members_[static_cast<size_t>(first_rank_)].who.c_str(), n_ranks_, join.rank, who.c_str(), join.n_ranks);
   else if (n_ranks_ != 0 && !members_[static_cast<size_t>(join.rank)].who.empty())
-    wrong = format(
-        "rank %d is claimed by two processes: %s and %s; or another job uses this port, and needs one, or a "
-        "TUTTI_SECRET, of its own",
-        join.rank, members_[static_cast<size_t>(join.rank)].who.c_str(), who.c_str());
+    wrong = format("rank %d is claimed by two processes: %s and %s%s", join.rank,
+                   members_[static_cast<size_t>(join.rank)].who.c_str(), who.c_str(),
+                   has_agreed_port_ ? "; if these are of two jobs, give each its own port or TUTTI_SECRET" : "");
   if (wrong.empty()) return true;
   const Error error{Code::kInvalidUsage, wrong, join.rank};
   if (!client.known) greet(client, join);
@@ -259,7 +258,7 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
   const auto is_loopback = [](const Address& a) { return a.is_loopback(); };
   if (!std::all_of(parts.addresses.begin(), parts.addresses.end(), is_loopback))
     std::erase_if(parts.addresses, is_loopback);
-  TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener.fds), key, deadline)));
+  TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener.fds), key, deadline, fixed_port != 0)));
   return pack_unique_id(parts);
 }
 

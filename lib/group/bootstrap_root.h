@@ -17,8 +17,9 @@ namespace tutti {
 
 class RootServer final : public FrameServer {
  public:
-  RootServer(std::vector<Fd> listening, const Key& key, Deadline deadline)
-      : FrameServer(std::move(listening), key, deadline), own_deadline_(deadline) {}
+  // `has_agreed_port`: the ranks know it, and so may those of another job.
+  RootServer(std::vector<Fd> listening, const Key& key, Deadline deadline, bool has_agreed_port = false)
+      : FrameServer(std::move(listening), key, deadline), has_agreed_port_(has_agreed_port), own_deadline_(deadline) {}
   bool finished() override;
 
  private:
@@ -45,6 +46,7 @@ class RootServer final : public FrameServer {
   void report_time_out();
   std::string describe_misfits() const;
 
+  const bool has_agreed_port_;
   const Deadline own_deadline_;  // of the id's creator; the ranks' deadline_ may be later
   bool timed_out_ = false;
   int n_ranks_ = 0;  // 0 until the first rank has joined

@@ -23,8 +23,8 @@
 
 namespace tutti {
 
-// The descriptors that a server waits for. The kernel may have no memory to watch another one, or its user may watch
-// too many (fs.epoll.max_user_watches): then it lacks room, and the server tries again a little later.
+// The descriptors that a server waits for. Where the kernel has no memory to watch another one, or the user has reached
+// fs.epoll.max_user_watches, `lacks_room` is set, and the server tries again a little later.
 struct WatchedSet {
   Fd epoll;
   bool lacks_room = false;

@@ -51,7 +51,7 @@ class Heartbeat {
   static constexpr int64_t kFailedNs = 2'000'000'000;
   void hear_doors(int64_t now_ns);
   void knock_at_doors(int64_t now_ns);
-  void knock(size_t door, std::string* shortage);  // says what there is not enough of for that, if so
+  void knock(size_t door, std::string* shortage);  // sets *shortage if resources are lacking
 
   int fd_;
   std::vector<Address> doors_;

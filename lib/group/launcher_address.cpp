@@ -77,7 +77,8 @@ Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline de
                    -1, EADDRINUSE};
     if (tell_at.passed()) {
       tell_at = Deadline::never();
-      log(LogLevel::kWarn, "rank 0 waits for port %u, which another program uses", port);
+      log(LogLevel::kWarn,
+          "rank 0 waits for port %u, which is in use: by another program or job, or still by an earlier group", port);
     }
     ::poll(nullptr, 0, deadline.left_ms(20));  // the previous group, or its last connections, may use the port
   }

@@ -138,7 +138,7 @@ void Watcher::serve(Client* client) {
 }
 
 // Descriptors that are no longer listed are closed and so left epoll, and their numbers may have been reused by now.
-// False: the kernel has no memory to watch one of them, or its user may watch no more (fs.epoll.max_user_watches).
+// False: the kernel has no memory to watch one of them, or the user has reached fs.epoll.max_user_watches.
 bool Watcher::register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds) {
   bool are_watched = true;
   for (const pollfd& p : fds) {

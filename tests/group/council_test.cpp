@@ -212,7 +212,7 @@ TEST_CASE("what was lost of a message is said again after connected()") {
   for (const auto& rank : ranks) CHECK(rank->take_result({}).has_value());
 }
 
-// The loss is no rarer the second time: the connection over which it is said again may break, too.
+// A message may be lost the second time, too: the connection over which it is said again may break.
 TEST_CASE("a decision that is lost again is said once more") {
   Mail mail(3);
   const auto ranks = council_of(mail);

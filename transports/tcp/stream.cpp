@@ -4,6 +4,8 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include "transports/tcp/tcp_link.h"
+
 namespace tutti::tcp {
 namespace {
 
@@ -155,6 +157,17 @@ bool Redialer::advance(int64_t now) {
   pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
   next_ns_ = now + pause_ns_;
   return status == Dialer::Status::kDone;
+}
+
+void Pairs::join(const Halves& halves, const tuttiLinkConfig& config) {
+  const auto [send, recv] = halves;
+  if (send == nullptr || recv == nullptr) return;
+  const SharedFd sends = send->only_connection(), receives = recv->only_connection();
+  if (!sends || !receives) return;
+  if (is_answered(config))
+    recv->receive_also_on(sends);
+  else
+    send->send_small_on(receives);
 }
 
 }  // namespace tutti::tcp

@@ -111,8 +111,8 @@ Result<Ports> Port::open_all() {
       const std::string& name = port.value()->name();
       if (!is_wanted(ibv_get_device_name(devices[d]), number))
         excluded += (excluded.empty() ? "" : ", ") + name;
-      else if (port.value()->trouble_)
-        refuse(name + " " + *port.value()->trouble_);
+      else if (auto made = port.value()->set_up(); !made)
+        refuse(name + " " + made.error().message);
       else
         ports.push_back(std::move(port).value());
     }
@@ -120,13 +120,16 @@ Result<Ports> Port::open_all() {
   ibv_free_device_list(devices);
   if (!ports.empty()) return ports;
   const bool excludes_all = refused.empty() && !excluded.empty();
-  if (!excluded.empty()) refuse(excludes_all ? "it excludes all that there are: " + excluded : "excluded: " + excluded);
+  if (!excluded.empty())
+    refuse(excludes_all ? "it excludes all that there are: " + excluded +
+                              "; correct it, or leave RDMA out: TUTTI_TRANSPORTS=shm,tcp"
+                        : "excluded: " + excluded);
   return Error{excludes_all ? Code::kInvalidUsage : Code::kSystemError,
                format("no port of an RDMA device can be used (TUTTI_IB_HCA=%s): %s", env_string("TUTTI_IB_HCA").c_str(),
                       refused.empty() ? "there is no device" : refused.c_str())};
 }
 
-// Null if the device has no such port. A port that cannot be used has its trouble set.
+// Null if the device has no such port.
 Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
   ibv_context* context = ibv_open_device(device);
   if (context == nullptr) return system_error(format("opening %s", ibv_get_device_name(device)), errno);
@@ -134,8 +137,6 @@ Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
   ibv_device_attr attributes{};
   if (ibv_query_device(context, &attributes) != 0 || number > attributes.phys_port_cnt) return std::unique_ptr<Port>();
   port->name_ = format("%s:%d", ibv_get_device_name(device), number);
-  if (!is_wanted(ibv_get_device_name(device), number)) return port;
-  if (auto made = port->set_up(); !made) port->trouble_ = made.error().message;
   return port;
 }
 
