@@ -24,7 +24,7 @@ TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tut
 /* The n ranks of `comm` that `ranks` lists form a new communicator, in the order of the list. Only they call this, all
  * with the same list, which is copied. `comm` does not change. The call takes its place in the order of operations on
  * `comm` on each of these ranks, but is not among the operations that all ranks must call. Blocks until the new group
- * has formed, at most the limit for creation, or a few seconds once any rank of `comm` is lost; config as for
+ * has formed, at most the limit for creation, or 20 s once any rank of `comm` is lost; config as for
  * tuttiCommSplit, including config.blocking = 0. Errors: tuttiInvalidArgument (newcomm or ranks is NULL, n not in [1,
  * nranks], a rank out of range or listed twice, this rank not listed, not a live communicator, config), those of
  * tuttiCommInitRankConfig, and, which also break `comm`, tuttiInvalidUsage (the lists differ) and tuttiTimeout (a

@@ -10,8 +10,9 @@ namespace {
 
 // A rank that already has the new communicator may end or revoke the old one while others still join.
 constexpr int64_t kLostInCreationNs = 1'000'000'000;
-// A rank that is not needed was lost: who has begun the creation before it heard of that is on its way.
-constexpr int64_t kOthersLostNs = 5'000'000'000;
+// A rank that the new group does not need was lost. Members that began the creation before they heard of it are on
+// their way, later ones are refused. Long enough for the largest groups to form.
+constexpr int64_t kOthersLostNs = 20'000'000'000;
 
 Result<void> take_int(int value, const char* name, int min, double* to) {
   if (value == TUTTI_CONFIG_UNDEF_INT) return {};
@@ -107,7 +108,7 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
 }
 
 int64_t Source::patience_ns(const std::vector<int>& members) const {
-  const bool failed = comm->monitor().failed();  // before it asks for whose sake
+  const bool failed = comm->monitor().failed();  // read first: a rank enters lost() before the group fails
   const std::vector<int> lost = comm->monitor().watch().lost();
   const bool needs_lost = std::find_first_of(lost.begin(), lost.end(), members.begin(), members.end()) != lost.end();
   if (needs_lost) return kLostInCreationNs;

@@ -47,8 +47,8 @@ struct Source : std::enable_shared_from_this<Source> {
   // `comm`, when patience_ns() is over.
   Result<std::unique_ptr<Communicator>> make(const Deadline& deadline, const Member::Creation& creation,
                                              const std::vector<int>& members = {}) const;
-  // How long `members` may still take to reach their meeting: a second once one of them is lost or `comm` was revoked,
-  // some seconds once it has failed because another rank was lost: those that have not begun yet are refused.
+  // How long `members` may still take to form their group: a second once one of them is lost or `comm` was revoked, 20
+  // once it has failed because another rank was lost: those that have not begun yet are refused.
   // INT64_MAX: as long as they like.
   int64_t patience_ns(const std::vector<int>& members) const;
 };

@@ -80,8 +80,8 @@ Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector
   return made;
 }
 
-// Until this rank joins, which sets a new limit. Before that all ranks of `comm` are told the id, for which they may
-// take as long as for any operation; if that fails, `is_over` ends the root.
+// Until the first rank joins, which sets a new limit. Before that all ranks of `comm` are told the id, for which they
+// may take as long as for any operation; if that fails, `is_over` ends the root.
 Deadline limit_of_root(const Source& from, const std::shared_ptr<std::atomic<bool>>& is_over) {
   const double seconds = from.config.options.init_timeout_seconds + from.comm->membership().options.op_timeout_seconds;
   return Deadline::after_seconds(seconds).or_when([is_over] { return is_over->load(); });
@@ -96,7 +96,8 @@ Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine
   Result<UniqueId> made = UniqueId{};
   const auto is_over = std::make_shared<std::atomic<bool>>(false);
   if (joins && members[0] == from.comm->rank()) made = start_root(limit_of_root(from, is_over));
-  const auto ids = gather_all(from.comm, from.tickets[1], made ? made.value() : no_id(made.error()), kGathersForSplit);
+  const UniqueId mine_made = made ? made.value() : no_id(made.error());
+  const auto ids = contained([&] { return gather_all(from.comm, from.tickets[1], mine_made, kGathersForSplit); });
   *is_over = !ids;
   if (!choices) return choices.error();
   if (!ids) return ids.error();

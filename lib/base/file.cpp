@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/handshake.h"
@@ -66,7 +67,8 @@ Result<void> write_file(const std::string& path, std::string_view bytes, mode_t 
 }
 
 std::string written_at(const std::string& path) {
-  return is_special(path) ? path : std::filesystem::absolute(path).parent_path().string();
+  std::error_code no_folder;  // this process's own may be gone
+  return is_special(path) ? path : std::filesystem::absolute(path, no_folder).parent_path().string();
 }
 
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode) {

@@ -121,7 +121,7 @@ Result<bool> LinkAttempt::advance(Endpoints& endpoints) {
   return start_next(endpoints);
 }
 
-// A transport that should reach the peer.
+// Notes why a transport that should reach the peer did not.
 void LinkAttempt::has_failed(const std::string& transport, const std::string& why, Code code) {
   add_reason(&story_, transport, why);
   if (code == Code::kSystemError) code_ = code;

@@ -38,7 +38,7 @@ class LinkAttempt {
   // of a local resource.
   Result<bool> advance(Endpoints& endpoints);
   Link take() { return std::move(link_); }
-  // Why the link is not in memory that is shared with this rank, on the same host. Empty: it is, or need not be.
+  // Why shared memory with this peer, on the same host, failed. Empty: it did not.
   const std::string& why_not_shared() const { return why_not_shared_; }
   int peer() const { return config_.peer; }
   const char* transport() const { return link_.is_made() ? link_.transport() : "no transport"; }

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
-#include <utility>
 
 #include "base/log.h"
 #include "comm/membership.h"
@@ -133,7 +133,8 @@ Result<bool> LinkPool::accept_all() {
 }
 
 void LinkPool::warn_of_detour(const LinkAttempt& link) {
-  if (std::exchange(has_warned_, true)) return;
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
   log(LogLevel::kWarn,
       "the link to rank %d, on this host, goes through %s, which is slower, because no memory could be shared: %s; "
       "TUTTI_LOG=info says the same of other links",

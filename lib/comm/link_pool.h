@@ -71,7 +71,7 @@ class LinkPool {
   Result<bool> accept_all();
   bool keeps_socket(int peer) const;  // whether a link to this peer does
   void count(const Link& link);
-  void warn_of_detour(const LinkAttempt& link);  // once
+  void warn_of_detour(const LinkAttempt& link);  // once per process
   void poll_sends();
   Error late() const;  // names the missing links
 
@@ -83,7 +83,6 @@ class LinkPool {
   std::vector<Name> awaited_;
   std::vector<Link*> incoming_;
   int64_t counted_ns_ = 0;
-  bool has_warned_ = false;
   Yielding yielding_;
   Held held_;
 };

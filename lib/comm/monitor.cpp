@@ -13,12 +13,12 @@
 namespace tutti {
 namespace {
 
-// Whether several ranks write to the file that a pattern (see trace_path()) stands for.
+// Whether several ranks of a host write to the file that a pattern (see trace_path()) stands for. Hosts may have
+// folders of their own under one name.
 bool is_of_several(const std::string& pattern, const Membership& me) {
   const auto has = [&](const char* part) { return pattern.find(part) != std::string::npos; };
   if (pattern.empty() || has("%r")) return false;
-  if (has("%p")) return me.roster->ranks_of_process.size() > 1;
-  return (has("%h") ? me.roster->ranks_of_host : me.n_ranks) > 1;
+  return has("%p") ? me.roster->ranks_of_process.size() > 1 : me.roster->facts.largest_host > 1;
 }
 
 void warn_if_of_several(const char* variable, const std::string& pattern, const Membership& me, const Trace& trace,

@@ -32,7 +32,8 @@ struct Registry {
 };
 Registry& g_registry = *new Registry;
 
-// When this process has last swept, or kNever: also if a communicator has failed since, as other ranks may have died.
+// When this process last swept. kNever: not yet; or something may be left, because a communicator has failed since, so
+// that other ranks may have died, or because a process was still ending.
 constexpr int64_t kNever = INT64_MIN / 2, kSweepAgainNs = 300'000'000'000;
 constinit std::atomic<int64_t> g_swept_ns{kNever};
 
@@ -165,7 +166,7 @@ void Recorder::use(void* memory) {
 void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps, const std::string& trace_file) {
   const std::string folder = env_path("TUTTI_TRACE_DIR");
   const ProcessId me = this_process();
-  if (sweeps && is_time_to_sweep()) sweep_trace_files(folder);
+  if (sweeps && is_time_to_sweep() && !sweep_trace_files(folder)) g_swept_ns = kNever;
   const std::lock_guard lock(g_registry.mutex);  // against for_each_recorder()
   trace_file_ = trace_file;
   const std::string path = folder + "/" + trace_file_name(me, ++g_registry.files);

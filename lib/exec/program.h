@@ -116,7 +116,7 @@ inline char* as_base(const void* data) {
 // What other ranks may read and write where it is, instead of in slots.
 struct Exposure {
   bool any = true;                  // false: nothing
-  bool copied_input = false;        // of a value that is also copied to the output, the input, not the copy
+  bool copied_input = false;        // of a value that is also copied to the output, rather the input than the copy
   uint64_t outputs_from_bytes = 0;  // smaller outputs are neither read nor written by others
 };
 

@@ -53,7 +53,8 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   return false;
 }
 
-// A slot; null if there is none, or if the value can be sent from where it is, which is left to a Run.
+// A slot; null if there is none, or if the value can be sent from where it is, which is left to a Run. Copies whose
+// originals cannot be exposed are not worth that.
 [[gnu::noinline]] char* SmallRun::slot_unless_exposed(const LoweredStep& step) {
   void* slot = nullptr;
   const tuttiRoom room = step.send->acquire(address(step.exposable), step.bytes, TUTTI_NOT_POSTED, &slot);
