@@ -84,8 +84,9 @@ std::optional<Facts> facts_from_text(const std::string& text) {
     return std::nullopt;
   const std::string rest = text.substr(at, text.find('\n', at) - at);
   const size_t last = rest.rfind("; ");
-  if (last != rest.npos)
-    sscanf(rest.c_str() + last, "; %lu ns between hosts, %lu more", &f.wire_latency_ns, &f.racks.latency_ns);
+  uint64_t wire_ns = 0, rack_ns = 0;
+  if (last != rest.npos && sscanf(rest.c_str() + last, "; %lu ns between hosts, %lu more", &wire_ns, &rack_ns) == 2)
+    f.wire_latency_ns = wire_ns, f.racks.latency_ns = rack_ns;
   f.shares_memory = here == std::string_view("shm");
   f.has_rdma = between == std::string_view("rdma");
   return f;
