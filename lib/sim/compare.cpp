@@ -58,7 +58,7 @@ Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype) {
 }
 
 std::vector<Algo> algorithms_of(const Planner& planner, const SimulatedOperation& operation, Algo algo) {
-  if (algo != Algo::kAuto) return {algo};
+  if (algo != Algo::kAuto) return {own_algo(operation.collective, algo)};
   const int n = planner.facts().n_ranks;
   std::vector<Algo> all;
   const Call call = call_of(operation, n, DataType::kInt32);

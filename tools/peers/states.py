@@ -39,7 +39,7 @@ def select(batches, wanted):
     for batch in batches:
         by_state.setdefault(state_of(batch, border), []).append(batch)
     if border is None:
-        return batches, ""
+        return batches, f"the CPUs were in one state only: --cpus {wanted} chose nothing" if wanted in ("near", "far") else ""
     kept_state = wanted if wanted != "most" else max(("near", "far"), key=lambda state: len(by_state.get(state, [])))
     kept = by_state.get(kept_state, [])
     other = {"near": "apart", "far": "near each other"}[kept_state]

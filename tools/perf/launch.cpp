@@ -60,7 +60,9 @@ int run_one(const Options& options, const Group& group, int rank, const RankBody
   tuttiComm_t comm = nullptr;
   const tuttiResult_t result = tuttiCommInitRankConfig(&comm, group.n_ranks, group.id, rank, &config);
   if (result != tuttiSuccess) {
-    return report_failure(rank, library_error("tuttiCommInitRankConfig", result, nullptr).error());
+    Error error = library_error("tuttiCommInitRankConfig", result, nullptr).error();
+    if (result == tuttiInvalidUsage || result == tuttiInvalidArgument) error.exit_status = kExitUsage;
+    return report_failure(rank, error);
   }
   return run_with(comm, rank, body);
 }

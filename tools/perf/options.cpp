@@ -240,6 +240,18 @@ Status convert_op(const std::string& name, Options* o) {
   return usage_error(text("-o %s: must be sum, prod, min, max, avg, mulsum or all", name.c_str()));
 }
 
+// Only floats are quantised, and only sums and averages of them.
+Status convert_quantised(const Raw& raw, Options* o) {
+  if (raw.type == "all") o->types = {tuttiFloat32};
+  if (raw.op == "all") o->ops = {tuttiSum, tuttiAvg};
+  for (const tuttiDataType_t type : o->types)
+    if (type != tuttiFloat32) return usage_error(text("-d %s: only float is quantised", raw.type.c_str()));
+  for (const tuttiRedOp_t op : o->ops)
+    if (op != tuttiSum && op != tuttiAvg)
+      return usage_error(text("-o %s: quantised blocks have sum and avg only", raw.op.c_str()));
+  return {};
+}
+
 Status convert_root(const std::string& root, Options* o) {
   o->root = kAllRoots;
   if (root == "all" || root == "-1") return {};
@@ -278,6 +290,7 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
   if (Status s = convert_sizes(raw, o); !s) return s;
   if (Status s = convert_type(raw.type, o); !s) return s;
   if (Status s = convert_op(raw.op, o); !s) return s;
+  if (Status s = collective.quantises ? convert_quantised(raw, o) : Status{}; !s) return s;
   if (Status s = convert_root(raw.root, o); !s) return s;
   if (Status s = convert_device(raw.device, o); !s) return s;
   if (!collective.has_op) o->ops = {tuttiSum};

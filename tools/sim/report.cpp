@@ -78,7 +78,7 @@ std::string to_json(const Comparison& c) {
   for (const Row& row : c.rows) {
     const double algbw = gbytes_per_s(c.of.bytes, row.outcome);
     const int wire = busiest_wire(c, row.outcome);
-    rows.push_back({{"algorithm", algo_name(row.algo)},
+    rows.push_back({{"algorithm", name_of(row.algo)},
                     {"time_us", row.outcome.ns / 1000},
                     {"algbw", algbw},
                     {"busbw", algbw * factor},

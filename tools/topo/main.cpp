@@ -16,6 +16,11 @@ int complain(const std::string& what) {
   return 1;
 }
 
+int misuse(const std::string& what) {
+  complain(what);
+  return tutti::cli::kWrongUsage;
+}
+
 int show_graph(const std::string& name, const std::string& host, const std::string& xml) {
   const auto graph = tutti::topo::graph_named(name, host);
   if (!graph) return complain(graph.error().message);
@@ -53,8 +58,8 @@ int main(int argc, char** argv) {
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-topo")) return *status;
 
   if (graph.empty() && !xml.empty())
-    return complain("--xml writes a graph: give --graph, too, such as --graph this-host");
-  if (!graph.empty() && !svg.empty()) return complain("--svg draws machines and ranks, not a graph: leave out --graph");
+    return misuse("--xml writes a graph: give --graph, too, such as --graph this-host");
+  if (!graph.empty() && !svg.empty()) return misuse("--svg draws machines and ranks, not a graph: leave out --graph");
   if (!graph.empty()) return show_graph(graph, wish.hosts.empty() ? "" : wish.hosts[0], xml);
 
   const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
