@@ -18,6 +18,10 @@ bool is_copy(const BoundStep& step) {
   return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
 }
 
+bool needs_nobody(const BoundStep& step) {
+  return step.recvs.empty() && step.send == nullptr;
+}
+
 // Of all blocks, because the largest one need not have the longest chunk.
 uint64_t most_rounds(const ChunkLayout& layout, const Blocks& blocks) {
   uint64_t most = blocks.elems.empty() ? layout.rounds(blocks.uniform_elems) : 1;
@@ -60,9 +64,12 @@ Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder,
 Run::Poll Run::advance() {
   bool progress = false;
   for (BoundLane& lane : program_.lanes) {
-    while (!lane.done() && (program_.on_device ? deliver(lane) : execute(lane))) {
+    while (!lane.done()) {
+      const bool is_local = needs_nobody(lane.steps[lane.next]);
+      if (!(program_.on_device ? deliver(lane) : execute(lane))) break;
       go_on(lane);
       progress = true;
+      if (is_local) break;  // one chunk at a time: meanwhile peers wait for the other lanes
     }
     if (error_.message.size() > 0) return Poll::kFailed;
   }

@@ -217,7 +217,8 @@ Schedule scatter(int n_ranks, int rank, int root) {
 Schedule send_recv(int n_ranks, int rank, const Transfers& transfers) {
   Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = 1};
   const auto n_sends = static_cast<uint32_t>(transfers.sends.size());
-  for (int peer = 0; peer < n_ranks; peer++) {
+  for (int step = 1; step <= n_ranks; step++) {  // ranks begin with different peers, and end with themselves
+    const int peer = (rank + step) % n_ranks;
     const std::vector<uint32_t> sends = blocks_with(transfers.sends, peer);
     const std::vector<uint32_t> receives = blocks_with(transfers.receives, peer);
     Steps out, in;

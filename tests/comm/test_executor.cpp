@@ -374,6 +374,23 @@ TEST_CASE("executor: a link that will be slept on is not polled any more, which 
   CHECK(bench.to.polls_asleep + bench.from.polls_asleep == 0);
 }
 
+TEST_CASE("executor: what a rank copies for itself does not hold up its other lanes") {
+  Bench bench;
+  bench.program.sizes.slot_bytes = kBytes / 2;
+  bench.program.step_by_step = true;
+  BoundStep copy;
+  copy.local.buffer = Buffer::kInput;
+  copy.store.buffer = Buffer::kOutput;
+  bench.add_lane({copy});
+  bench.add_lane({Bench::send(bench.out)});
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kProgress);
+  CHECK(bench.output.back() == -1);
+  CHECK(bench.to.sent.size() == 2);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.output == bench.input);
+}
+
 // 160 KB in slots of 128: two rounds, each of whole cache lines.
 TEST_CASE("executor: a value that is larger than a slot goes in rounds, every step in each of them") {
   Bench bench;
