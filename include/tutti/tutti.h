@@ -204,10 +204,9 @@ TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void* handle
 
 /* ---- streams --------------------------------------------------------------------------------------------------- */
 
-/* Creates a stream: a queue of operations with a thread of its own, which runs them in order. A communicator runs one
- * operation at a time, even on several streams, in the order of the calls. Two ranks of a group need two streams: one
- * may wait for the other. Any thread. Errors: tuttiInvalidArgument (stream is NULL), tuttiSystemError (no thread can be
- * created). */
+/* Creates a stream: a queue of operations, run in order by a thread of its own. A communicator runs one operation at a
+ * time, even on several streams, in the order of the calls. Two ranks of a group need two streams: one may wait for the
+ * other. Any thread. Errors: tuttiInvalidArgument (stream is NULL), tuttiSystemError (no thread can be created). */
 TUTTI_API tuttiResult_t tuttiStreamCreate(tuttiStream_t* stream);
 
 /* Blocks until everything queued before is done, and returns the first error since the last tuttiStreamSynchronize. Any
