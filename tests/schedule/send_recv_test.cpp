@@ -70,20 +70,20 @@ TEST_CASE("send and receive: a message that goes elsewhere than the lists say is
   }
 }
 
-TEST_CASE("send and receive: one lane per peer and direction, one for itself") {
+TEST_CASE("send and receive: one lane per peer and direction, the last one for itself") {
   const Schedule schedule = send_recv(3, 0, {.sends = {1, 2, 1, 0}, .receives = {2, 0}});
   CHECK(to_text(schedule) ==
         "rank 0 of 3: 1 chunks, 0 scratch, 4 lanes\n"
-        "lane 0: channel 0, 1 steps\n"
-        "lane 0 step 0: in[3] -> out[1]\n"
-        "lane 1: channel 0, 2 steps\n"
-        "lane 1 step 0: in[0], send 1\n"
-        "lane 1 step 1: in[2], send 1\n"
+        "lane 0: channel 0, 2 steps\n"
+        "lane 0 step 0: in[0], send 1\n"
+        "lane 0 step 1: in[2], send 1\n"
+        "lane 1: channel 0, 1 steps\n"
+        "lane 1 step 0: in[1], send 2\n"
         "lane 2: channel 0, 1 steps\n"
-        "lane 2 step 0: in[1], send 2\n"
+        "lane 2 step 0: recv 2 -> out[0]\n"
         "lane 3: channel 0, 1 steps\n"
-        "lane 3 step 0: recv 2 -> out[0]\n");
-  CHECK(schedule.lanes[3].steps[0].chunk == 4);  // the first block behind the inputs
+        "lane 3 step 0: in[3] -> out[1]\n");
+  CHECK(schedule.lanes[2].steps[0].chunk == 4);  // the first block behind the inputs
 }
 
 TEST_CASE("send and receive: lists that do not match are refused") {
