@@ -60,9 +60,7 @@ int run_one(const Options& options, const Group& group, int rank, const RankBody
   tuttiComm_t comm = nullptr;
   const tuttiResult_t result = tuttiCommInitRankConfig(&comm, group.n_ranks, group.id, rank, &config);
   if (result != tuttiSuccess) {
-    Error error = library_error("tuttiCommInitRankConfig", result, nullptr).error();
-    if (result == tuttiInvalidUsage || result == tuttiInvalidArgument) error.exit_status = kExitUsage;
-    return report_failure(rank, error);
+    return report_failure(rank, library_error("tuttiCommInitRankConfig", result, nullptr).error());
   }
   return run_with(comm, rank, body);
 }
