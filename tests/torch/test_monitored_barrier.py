@@ -60,6 +60,8 @@ class MonitoredBarrier(unittest.TestCase):
 
         def body(rank, n):
             store = dist.distributed_c10d._get_default_store()
+            store.set(f"made{rank}", "")
+            store.wait([f"made{other}" for other in range(n)])  # an abort ends others' creation
             if rank == waits:
                 group = dist.group.WORLD
                 lost = group._communicator.lost_ranks
