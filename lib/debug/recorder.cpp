@@ -32,15 +32,15 @@ struct Registry {
 };
 Registry& g_registry = *new Registry;
 
-// When this process last swept. kNever: not yet; or something may be left, because a communicator has failed since, so
-// that other ranks may have died, or because a process was still ending.
-constexpr int64_t kNever = INT64_MIN / 2, kSweepAgainNs = 300'000'000'000;
-constinit std::atomic<int64_t> g_swept_ns{kNever};
+// From when on this process sweeps again: every few minutes; and a second after a communicator has failed, as other
+// ranks may have died. Not at once, because these may still be ending, and a sweep looks at all processes' files.
+constexpr int64_t kSweepAgainNs = 300'000'000'000, kEndingNs = 1'000'000'000;
+constinit std::atomic<int64_t> g_sweep_from_ns{0};
 
 bool is_time_to_sweep() {
   const int64_t now = now_ns();
-  int64_t last = g_swept_ns;
-  return now - last >= kSweepAgainNs && g_swept_ns.compare_exchange_strong(last, now);
+  int64_t from = g_sweep_from_ns;
+  return now >= from && g_sweep_from_ns.compare_exchange_strong(from, now + kSweepAgainNs);
 }
 
 // A program that exits normally leaves no files, even if it has not destroyed its communicators. Only the files of
@@ -59,7 +59,7 @@ void remove_files() {
 Registry::Registry() {
   do_in_children([] {
     g_registry.all.clear();
-    g_swept_ns = kNever;
+    g_sweep_from_ns = 0;
   });
   atexit(remove_files);
 }
@@ -166,7 +166,7 @@ void Recorder::use(void* memory) {
 void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps, const std::string& trace_file) {
   const std::string folder = env_path("TUTTI_TRACE_DIR");
   const ProcessId me = this_process();
-  if (sweeps && is_time_to_sweep() && !sweep_trace_files(folder)) g_swept_ns = kNever;
+  if (sweeps && is_time_to_sweep()) sweep_trace_files(folder);
   const std::lock_guard lock(g_registry.mutex);  // against for_each_recorder()
   trace_file_ = trace_file;
   const std::string path = folder + "/" + trace_file_name(me, ++g_registry.files);
@@ -224,7 +224,7 @@ bool Recorder::fail(const std::string& message) {
   if (!header.has_failed.compare_exchange_strong(was, kBeingTold)) return false;
   snprintf(header.error, sizeof header.error, "%s", message.c_str());
   header.has_failed.store(kYes, std::memory_order_release);
-  g_swept_ns = kNever;
+  g_sweep_from_ns = std::min(g_sweep_from_ns.load(), now_ns() + kEndingNs);
   return true;
 }
 

@@ -125,12 +125,10 @@ std::vector<std::string> trace_files(const std::string& folder) {
   return paths;
 }
 
-bool sweep_trace_files(const std::string& folder) {
+void sweep_trace_files(const std::string& folder) {
   std::vector<std::pair<int64_t, std::string>> evidence;  // time of the last operation, path
-  bool any_end = false;
   for (const auto& [path, maker] : all_files(folder)) {
     const char state = process_state(maker);
-    any_end |= state == 'Z';
     if (state != 'X') {
       if (state == '?' && is_abandoned(path)) unlink(path.c_str());
       continue;
@@ -145,7 +143,6 @@ bool sweep_trace_files(const std::string& folder) {
   }
   std::sort(evidence.rbegin(), evidence.rend());  // the last ones stay
   for (size_t i = kMostFiles; i < evidence.size(); i++) unlink(evidence[i].second.c_str());
-  return !any_end;
 }
 
 }  // namespace tutti

@@ -29,7 +29,7 @@ std::vector<std::string> trace_files(const std::string& folder);
 
 // Removes the files of processes that are gone: at once if there is nothing to be learnt from them, else after an hour,
 // or when there are more than 64. Files of processes that cannot be seen from here are removed after a week, but not
-// while a process of this machine uses them. False: a process was just ending, so its files may soon be left.
-bool sweep_trace_files(const std::string& folder);
+// while a process of this machine uses them.
+void sweep_trace_files(const std::string& folder);
 
 }  // namespace tutti

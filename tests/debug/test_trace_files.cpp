@@ -152,6 +152,7 @@ TEST_CASE("a process whose communicator has failed sweeps again for the next one
     second.share(0, 1, 2, true);  // too soon
     const size_t with_that = trace_files(folder.path).size();
     first.fail("because");
+    usleep(1'100'000);
     third.share(0, 1, 3, true);
     return with_that == 3 && trace_files(folder.path).size() == 3;  // its own
   }));
