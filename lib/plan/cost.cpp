@@ -29,12 +29,14 @@ double slot_bytes_of(const Facts& facts) {
 // Among hosts, or among racks as if they were hosts.
 Workload workload_of(Collective collective, uint64_t bytes, uint32_t lanes, const Facts& facts, bool among_racks) {
   const int hosts = among_racks ? facts.racks.n : facts.hosts;
+  const int fewest = facts.smallest_host > 0 ? facts.smallest_host : facts.largest_host;
   return {.n = static_cast<double>(facts.n_ranks),
           .bytes = static_cast<double>(bytes),
           .slot_bytes = slot_bytes_of(facts),
           .lanes = static_cast<double>(lanes),
           .hosts = static_cast<double>(hosts),
           .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
+          .turns = static_cast<double>((facts.largest_host + fewest - 1) / fewest),
           .shares_memory = facts.all_share_memory(),
           .sums = traits(collective).reduces,
           .machines = static_cast<double>(facts.hosts),
@@ -65,6 +67,8 @@ std::string to_text(const Facts& f) {
   if (f.racks.n > 1 || f.fast_bytes_per_second > 0)
     text += format("; fast hosts of %lu; %d racks of at most %d ranks, of %lu", f.fast_bytes_per_second, f.racks.n,
                    f.racks.largest, f.racks.bytes_per_second);
+  if (f.smallest_host > 0 && f.smallest_host < f.largest_host)
+    text += format("; at least %d ranks on a host", f.smallest_host);
   if (f.wire_latency_ns + f.racks.latency_ns > 0)
     text += format("; %lu ns between hosts, %lu more between racks", f.wire_latency_ns, f.racks.latency_ns);
   return text + "\n";
@@ -83,6 +87,8 @@ std::optional<Facts> facts_from_text(const std::string& text) {
              &f.racks.bytes_per_second) < 10)
     return std::nullopt;
   const std::string rest = text.substr(at, text.find('\n', at) - at);
+  if (const size_t least = rest.find("; at least "); least != rest.npos)
+    sscanf(rest.c_str() + least, "; at least %d", &f.smallest_host);
   const size_t last = rest.rfind("; ");
   uint64_t wire_ns = 0, rack_ns = 0;
   if (last != rest.npos && sscanf(rest.c_str() + last, "; %lu ns between hosts, %lu more", &wire_ns, &rack_ns) == 2)

@@ -31,6 +31,7 @@ struct Facts {
   int n_ranks = 1;
   MachineFacts machine;                            // the one with the most ranks per CPU
   int hosts = 1, largest_host = 1;                 // how many; ranks in the largest
+  int smallest_host = 0;                           // ranks in the smallest; 0: as many as in the largest
   bool shares_memory = true;                       // within a host
   bool has_rdma = false;                           // between hosts
   uint64_t wire_bytes_per_second = 1'000'000'000;  // of the slowest host

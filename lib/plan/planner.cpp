@@ -16,15 +16,14 @@ Result<Algo> parse_algo(const std::string& name) {
 }
 
 void add_network(const Layout& layout, Facts* facts) {
-  const auto largest = [](const std::vector<std::vector<int>>& parts) {
-    size_t most = 0;
-    for (const std::vector<int>& ranks : parts) most = std::max(most, ranks.size());
-    return static_cast<int>(most);
-  };
+  const auto is_smaller = [](const std::vector<int>& a, const std::vector<int>& b) { return a.size() < b.size(); };
+  const auto [least, most] = std::minmax_element(layout.hosts.begin(), layout.hosts.end(), is_smaller);
+  const std::vector<std::vector<int>> racks = by_rack(layout);
   facts->hosts = static_cast<int>(layout.hosts.size());
-  facts->largest_host = largest(layout.hosts);
-  facts->racks.n = static_cast<int>(layout.hosts_of_rack.size());
-  facts->racks.largest = largest(by_rack(layout));
+  facts->smallest_host = static_cast<int>(least->size());
+  facts->largest_host = static_cast<int>(most->size());
+  facts->racks.n = static_cast<int>(racks.size());
+  facts->racks.largest = static_cast<int>(std::max_element(racks.begin(), racks.end(), is_smaller)->size());
   std::vector<uint64_t> speeds = layout.bytes_per_second;
   std::sort(speeds.begin(), speeds.end());  // slow hosts first
   facts->wire_bytes_per_second = std::max<uint64_t>(1, speeds[0]);

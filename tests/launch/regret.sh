@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # How good the library's choices are: each group measures six collectives with every algorithm and with the library's choice.
 #   regret.sh TUTTI_TUNE [-o FOLDER] [-r JOBS] [GROUP...] [-- TUTTI_TUNE OPTIONS]
-# A group is shm:N or tcp:N, of N ranks on this host; or HOSTSxRANKS, of network namespaces that are joined at 1 Gb/s
-# in each direction (needs root). Without groups: those below. Each is measured by JOBS jobs (3), one after the other,
-# because the system places each job's ranks on CPUs differently: that makes up to 1.6 times between two algorithms. Prints
-# each job's table and finally a line for each group, of the medians. With -o the samples stay in FOLDER, for
-# tutti-tune --fit.
+# A group is shm:N or tcp:N, of N ranks on this host; or HOSTSxRANKS or RANKS+RANKS+..., of network namespaces that are
+# joined at 1 Gb/s in each direction (needs root). Without groups: those below. Each is measured by JOBS jobs (3), one
+# after the other, because the system places each job's ranks on CPUs differently: that makes up to 1.6 times between
+# two algorithms. Prints each job's table and finally a line for each group, of the medians. With -o the samples stay in
+# FOLDER, for tutti-tune --fit.
 set -u
 here=$(dirname "$0")
 tune=$1
@@ -32,7 +32,11 @@ between_hosts() (
   # shellcheck source=tests/launch/hosts.sh
   . "$here/hosts.sh"
   out=$(mktemp)
-  n=$1 each=$2
+  case $1 in
+    *x*) for _ in $(seq "${1%x*}"); do ranks_of+=("${1#*x}"); done ;;
+    *) IFS=+ read -ra ranks_of <<<"$1" ;;
+  esac
+  n=${#ranks_of[@]}
   hosts "$n" 1 10.78
   limit="tbf rate 1gbit burst 128kb latency 20ms"
   for i in $(seq "$n"); do
@@ -41,9 +45,11 @@ between_hosts() (
     # shellcheck disable=SC2086
     tc -n "$(host 0)" qdisc add dev "h$i-1" root $limit
   done
-  for rank in $(seq $((n * each - 1)) -1 0); do
-    on $((rank / each + 1)) env TUTTI_RANK="$rank" TUTTI_NRANKS=$((n * each)) TUTTI_ROOT=10.78.1.1:29700 \
-      TUTTI_SECRET=regret "$tune" "${@:3}" >"$out.$rank" 2>&1 &
+  host_of=()
+  for i in $(seq "$n"); do for _ in $(seq "${ranks_of[i - 1]}"); do host_of+=("$i"); done; done
+  for rank in $(seq $((${#host_of[@]} - 1)) -1 0); do
+    on "${host_of[rank]}" env TUTTI_RANK="$rank" TUTTI_NRANKS=${#host_of[@]} TUTTI_ROOT=10.78.1.1:29700 \
+      TUTTI_SECRET=regret "$tune" "${@:2}" >"$out.$rank" 2>&1 &
     [ "$rank" -gt 0 ] || rank_0=$!
   done
   wait "$rank_0" || { cat "$out".*; fail "rank 0"; }
@@ -54,8 +60,8 @@ between_hosts() (
 measure() {  # GROUP SAMPLES
   case $1 in
     shm:* | tcp:*) "$tune" --check --procs "${1#*:}" --transport "${1%:*}" --samples "$2" "${options[@]}" ;;
-    *x*) between_hosts "${1%x*}" "${1#*x}" --check --transport shm,tcp --samples "$2" "${options[@]}" ;;
-    *) echo "'$1' is none of shm:N, tcp:N, HOSTSxRANKS" >&2; exit 2 ;;
+    *x* | *+*) between_hosts "$1" --check --transport shm,tcp --samples "$2" "${options[@]}" ;;
+    *) echo "'$1' is none of shm:N, tcp:N, HOSTSxRANKS, RANKS+RANKS" >&2; exit 2 ;;
   esac
 }
 

@@ -179,6 +179,19 @@ TEST_CASE("cost: hosts that are far apart have a round trip's bytes under way, w
   CHECK(under_way_bytes(far) == 0);
 }
 
+TEST_CASE("cost: on a smaller host, ranks take turns between hosts") {
+  Facts facts = facts_of(12, 12);
+  facts.hosts = 3, facts.largest_host = 5;
+  const auto messages = [&](int smallest) {
+    facts.smallest_host = smallest;
+    return rank_cost_of(Collective::kAllReduce, algo_named("hierarchical"), 8, facts).wire.messages;
+  };
+  CHECK(messages(5) == messages(0));
+  CHECK(messages(3) == 2 * messages(5));
+  CHECK(messages(2) == 3 * messages(5));
+  CHECK(messages(1) == 5 * messages(5));
+}
+
 TEST_CASE("cost: facts are read again from what people read") {
   Facts facts = facts_of(8, 3);
   facts.hosts = 2, facts.largest_host = 5, facts.has_rdma = true, facts.wire_bytes_per_second = 12'500'000'000;
@@ -189,10 +202,12 @@ TEST_CASE("cost: facts are read again from what people read") {
     facts.fast_bytes_per_second = facts.racks.bytes_per_second = shares_memory ? 0 : 25'000'000'001;
     for (const uint64_t latency_ns : {0, 40'000'000}) {
       facts.wire_latency_ns = latency_ns, facts.racks.latency_ns = latency_ns / 3;
+      facts.smallest_host = latency_ns > 0 ? 3 : 0;
       const auto read = facts_from_text("before\n" + to_text(facts) + "after; 7 ns between hosts");
       REQUIRE(read);
       CHECK(to_text(*read) == to_text(facts));
       CHECK(read->racks.latency_ns == facts.racks.latency_ns);
+      CHECK(read->smallest_host == facts.smallest_host);
     }
   }
   CHECK_FALSE(facts_from_text("facts: 8 ranks"));

@@ -312,14 +312,15 @@ TEST_CASE("planner: sums go once from rack to rack where little fits between the
 
 TEST_CASE("planner: hosts and racks are as large as they have ranks") {
   std::vector<RankLocation> locations(8, RankLocation{{}, {}, 1, kGigabit});
-  for (size_t r = 0; r < 8; r++) locations[r].host.bytes[0] = static_cast<uint8_t>(r / 2);
-  locations[6].rack = locations[7].rack = 2;
+  for (size_t r = 0; r < 8; r++) locations[r].host.bytes[0] = static_cast<uint8_t>((r + 1) / 2);
+  locations[7].rack = 2;
   Facts facts{.n_ranks = 8};
   add_network(lay_out(locations), &facts);
-  CHECK(facts.hosts == 4);
+  CHECK(facts.hosts == 5);
   CHECK(facts.largest_host == 2);
+  CHECK(facts.smallest_host == 1);
   CHECK(facts.racks.n == 2);
-  CHECK(facts.racks.largest == 6);
+  CHECK(facts.racks.largest == 7);
 }
 
 TEST_CASE("planner: between a few hosts a sum goes along the ranks where that leaves each host once") {
