@@ -22,7 +22,7 @@ std::vector<int> members_of(const std::vector<SplitChoice>& choices, int color) 
   std::vector<int> members;
   for (size_t r = 0; r < choices.size(); r++)
     if (choices[r].color == color) members.push_back(static_cast<int>(r));
-  sort_stably(members.begin(), members.end(),
+  sort_stably(members,
               [&](int a, int b) { return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key; });
   return members;
 }

@@ -95,8 +95,7 @@ void limit_silence(int fd, bool is_limited) {
 std::vector<Address> ways_to(const Contact& peer, size_t nth) {
   std::vector<Address> ordered = peer.addresses;
   if (peer.host == host_id()) {
-    sort_stably(ordered.begin(), ordered.end(),
-                [](const Address& a, const Address& b) { return a.is_loopback() > b.is_loopback(); });
+    sort_stably(ordered, [](const Address& a, const Address& b) { return a.is_loopback() > b.is_loopback(); });
     return ordered;
   }
   std::erase_if(ordered, [](const Address& a) { return a.is_loopback(); });
@@ -106,13 +105,11 @@ std::vector<Address> ways_to(const Contact& peer, size_t nth) {
 
 // Sorts by speed first, if it is known: a host's first address is often in a slow management network.
 std::vector<Address> ways_from(const std::vector<Interface>& mine, std::vector<Address> ordered, size_t nth) {
-  sort_stably(ordered.begin(), ordered.end(),
-              [&](const Address& a, const Address& b) { return nearness(a, mine) > nearness(b, mine); });
+  sort_stably(ordered, [&](const Address& a, const Address& b) { return nearness(a, mine) > nearness(b, mine); });
   const SharedNetworks shared = shared_networks(ordered, mine);
   if (shared.speeds_known || (nth > 0 && shared.addresses.size() > 1)) {
     const Address& first = shared.addresses[nth % shared.addresses.size()];
-    sort_stably(ordered.begin(), ordered.end(),
-                [&](const Address& a, const Address& b) { return a.same_place(first) > b.same_place(first); });
+    sort_stably(ordered, [&](const Address& a, const Address& b) { return a.same_place(first) > b.same_place(first); });
   }
   return through_local_interfaces(ordered, mine);
 }

@@ -256,8 +256,7 @@ Result<std::vector<Interface>> local_interfaces() {
                                           ? "this host has no network interface that is up, not even lo"
                                           : "TUTTI_SOCKET_IFNAME=" + filter + " matches no interface; " + have};
   }
-  sort_stably(all.begin(), all.end(),
-              [](const Interface& a, const Interface& b) { return preference(a) < preference(b); });
+  sort_stably(all, [](const Interface& a, const Interface& b) { return preference(a) < preference(b); });
   return all;
 }
 

@@ -8,9 +8,10 @@
 namespace tutti {
 
 // Binary insertion: an element that is already in order costs one comparison for each bit of its position.
-template <typename Iterator, typename Less>
-void sort_stably(Iterator begin, Iterator end, const Less& less) {
-  for (Iterator at = begin; at != end; ++at) std::rotate(std::upper_bound(begin, at, *at, less), at, std::next(at));
+template <class List, class Less>
+void sort_stably(List& list, const Less& less) {
+  for (auto at = list.begin(); at != list.end(); ++at)
+    std::rotate(std::upper_bound(list.begin(), at, *at, less), at, std::next(at));
 }
 
 }  // namespace tutti

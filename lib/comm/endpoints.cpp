@@ -48,9 +48,7 @@ Result<Endpoints> open_endpoints(const tuttiEndpointConfig& config,
     if (endpoints.empty() && transport == transports.back())
       return Error{endpoint.error().code, "no transport is usable here: " + refused};
   }
-  if (by_cost)
-    sort_stably(endpoints.begin(), endpoints.end(),
-                [](const Endpoint& a, const Endpoint& b) { return cost_ns(a) < cost_ns(b); });
+  if (by_cost) sort_stably(endpoints, [](const Endpoint& a, const Endpoint& b) { return cost_ns(a) < cost_ns(b); });
   return endpoints;
 }
 

@@ -90,8 +90,7 @@ std::vector<Candidate> Planner::priced(const Call& call, uint64_t bytes, std::sp
   candidates.reserve(choices.size());
   for (const Algo algo : choices)
     candidates.push_back({algo, price_ns(rank_cost_of(call.collective, algo, bytes, facts), facts, prices_.prices)});
-  sort_stably(candidates.begin(), candidates.end(),
-              [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
+  sort_stably(candidates, [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
   return candidates;
 }
 

@@ -13,8 +13,7 @@ void sort_by_rack(Layout& layout, std::span<const RankLocation> locations) {
   const auto rack = [&](const std::vector<int>& ranks) { return locations[static_cast<size_t>(ranks[0])].rack; };
   std::map<uint32_t, size_t> found;  // a rack's position by its number
   for (const auto& ranks : layout.hosts) found.try_emplace(rack(ranks), found.size());
-  sort_stably(layout.hosts.begin(), layout.hosts.end(),
-              [&](const auto& a, const auto& b) { return found.at(rack(a)) < found.at(rack(b)); });
+  sort_stably(layout.hosts, [&](const auto& a, const auto& b) { return found.at(rack(a)) < found.at(rack(b)); });
   layout.hosts_of_rack.assign(found.size(), 0);
   for (const auto& ranks : layout.hosts) layout.hosts_of_rack[found.at(rack(ranks))]++;
 }
@@ -52,7 +51,7 @@ Layout lay_out(std::span<const RankLocation> locations) {
   sort_by_rack(layout, locations);
   find_slow_hosts(layout, locations);
   for (auto& ranks : layout.hosts) {
-    sort_stably(ranks.begin(), ranks.end(), [&](int a, int b) { return location(a).path < location(b).path; });
+    sort_stably(ranks, [&](int a, int b) { return location(a).path < location(b).path; });
     layout.order.insert(layout.order.end(), ranks.begin(), ranks.end());
   }
   return layout;

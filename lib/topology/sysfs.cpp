@@ -65,7 +65,7 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
     parts.push_back({.kind = Kind::kCpu, .name = format("CPU %zu", cpu)});
     parts.back().cpus[cpu] = true;
   }
-  sort_stably(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+  sort_stably(parts, [](const Part& a, const Part& b) {
     const size_t more = a.cpus.count(), less = b.cpus.count();
     return more > less || (more == less && a.kind == Kind::kCache && b.kind == Kind::kCache && a.name > b.name);
   });

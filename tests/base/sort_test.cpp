@@ -16,7 +16,7 @@ TEST_CASE("sort: by what is compared, and what is alike stays in order") {
     for (int i = 0; i < n; i++) sorted.emplace_back(static_cast<int>(random() % 5), i);
     auto expected = sorted;
     std::sort(expected.begin(), expected.end());
-    sort_stably(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    sort_stably(sorted, [](const auto& a, const auto& b) { return a.first < b.first; });
     CHECK(sorted == expected);
   }
 }

@@ -171,7 +171,7 @@ Result<void> Port::find_gids() {
     const bool good = !address_.is_ethernet || e.gid_type == IBV_GID_TYPE_ROCE_V2;
     return e.port_num != number_ || e.gid_index > 255 || (only >= 0 ? e.gid_index != only : !good);
   });
-  sort_stably(table.begin(), table.end(), [&](const ibv_gid_entry& a, const ibv_gid_entry& b) {
+  sort_stably(table, [&](const ibv_gid_entry& a, const ibv_gid_entry& b) {
     const auto rank = [&](const GidBytes& gid) { return is_v4(gid) ? 0 : is_link_local(gid) ? 2 : 1; };
     return rank(std::bit_cast<GidBytes>(a.gid)) < rank(std::bit_cast<GidBytes>(b.gid));
   });
