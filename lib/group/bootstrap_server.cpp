@@ -14,14 +14,6 @@
 
 namespace tutti {
 
-bool WatchedSet::watch(int fd, uint32_t events, void* address) {
-  epoll_event event{events, {.ptr = address}};
-  const bool is_watched = ::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, fd, &event) == 0 ||
-                          ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-  lacks_room |= !is_watched;
-  return is_watched;
-}
-
 FrameConnection::FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes,
                                  WatchedSet& watched)
     : fd_(std::move(fd)), watched_(watched), channel_(std::move(channel)), in_(most_bytes) {

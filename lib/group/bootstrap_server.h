@@ -20,17 +20,9 @@
 #include "base/fd.h"
 #include "base/handshake.h"
 #include "group/bootstrap_wire.h"
+#include "group/watcher.h"
 
 namespace tutti {
-
-// The descriptors that a server waits for. Where the kernel has no memory to watch another one, or the user has reached
-// fs.epoll.max_user_watches, `lacks_room` is set, and the server tries again a little later.
-struct WatchedSet {
-  Fd epoll;
-  bool lacks_room = false;
-  // Adds a descriptor, or changes the events of one that is there already. False: it is not watched.
-  bool watch(int fd, uint32_t events, void* address);
-};
 
 // Sends and receives frames. Its address is its epoll data, so it never moves.
 class FrameConnection {

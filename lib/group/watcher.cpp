@@ -26,6 +26,14 @@ OfProcess& g_of_process = *new OfProcess;
 
 }  // namespace
 
+bool WatchedSet::watch(int fd, uint32_t events, void* address) {
+  epoll_event event{events, {.ptr = address}};
+  const bool is_watched = ::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, fd, &event) == 0 ||
+                          ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  lacks_room |= !is_watched;
+  return is_watched;
+}
+
 Result<std::shared_ptr<Watcher>> Watcher::of_process() {
   const std::lock_guard lock(g_of_process.mutex);
   if (auto watcher = g_of_process.watcher.lock()) return watcher;
@@ -36,11 +44,10 @@ Result<std::shared_ptr<Watcher>> Watcher::of_process() {
 }
 
 Result<void> Watcher::start() {
-  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  watched_.epoll.reset(epoll_create1(EPOLL_CLOEXEC));
   nudge_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !nudge_fd_) return system_error("eventfd", errno);
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, nudge_fd_.get(), &event) != 0) return system_error("epoll_ctl", errno);
+  if (!watched_.epoll || !nudge_fd_) return system_error("eventfd", errno);
+  if (!watched_.watch(nudge_fd_.get(), EPOLLIN, nullptr)) return system_error("epoll_ctl", errno);
   TUTTI_TRY_ASSIGN(thread_, start_thread("the thread that watches the peers", [this] { run(); }));
   return {};
 }
@@ -73,7 +80,7 @@ void Watcher::remove(Client& client) {
   served_.wait(lock, [&] { return serving_ != &client; });
   const auto found = clients_.find(&client);
   if (found == clients_.end()) return;
-  for (const pollfd& p : found->second.fds) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, p.fd, nullptr);
+  for (const pollfd& p : found->second.fds) (void)epoll_ctl(watched_.epoll.get(), EPOLL_CTL_DEL, p.fd, nullptr);
   set_due(&client, found->second, 0);
   clients_.erase(found);
 }
@@ -101,7 +108,7 @@ std::set<Watcher::Client*> Watcher::wait() {
   constexpr int kAgainMs = 10;
   if (lacked_memory_) limit_ms = kAgainMs;
   std::array<epoll_event, 64> events;
-  const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), limit_ms);
+  const int n = epoll_wait(watched_.epoll.get(), events.data(), static_cast<int>(events.size()), limit_ms);
   eventfd_t nudges;
   (void)eventfd_read(nudge_fd_.get(), &nudges);
   const std::lock_guard lock(mutex_);
@@ -133,21 +140,11 @@ void Watcher::serve(Client* client) {
   const std::lock_guard lock(mutex_);
   Waiting& waiting = clients_[client];
   constexpr int kAgainMs = 20;
-  if (!register_fds(client, waiting, std::move(fds)) && (limit_ms < 0 || limit_ms > kAgainMs)) limit_ms = kAgainMs;
-  set_due(client, waiting, limit_ms < 0 ? 0 : now_ns() + int64_t{limit_ms} * 1'000'000);
-}
-
-// Descriptors that are no longer listed are closed and so left epoll, and their numbers may have been reused by now.
-// False: the kernel has no memory to watch one of them, or the user has reached fs.epoll.max_user_watches.
-bool Watcher::register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds) {
-  bool are_watched = true;
-  for (const pollfd& p : fds) {
-    epoll_event event{.events = static_cast<uint32_t>(p.events), .data = {.ptr = client}};
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, p.fd, &event) != 0)
-      are_watched &= epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, p.fd, &event) == 0;
-  }
+  // Descriptors that are no longer listed are closed and so left epoll, and their numbers may have been reused by now.
+  for (const pollfd& p : fds) watched_.watch(p.fd, static_cast<uint32_t>(p.events), client);
   waiting.fds = std::move(fds);
-  return are_watched;
+  if (std::exchange(watched_.lacks_room, false) && (limit_ms < 0 || limit_ms > kAgainMs)) limit_ms = kAgainMs;
+  set_due(client, waiting, limit_ms < 0 ? 0 : now_ns() + int64_t{limit_ms} * 1'000'000);
 }
 
 void Watcher::set_due(Client* client, Waiting& waiting, int64_t due_ns) {

@@ -21,6 +21,15 @@
 
 namespace tutti {
 
+// The descriptors that a thread waits for. Where the kernel has no memory to watch another one, or the user has reached
+// fs.epoll.max_user_watches, `lacks_room` is set, and the thread tries again a little later.
+struct WatchedSet {
+  Fd epoll;
+  bool lacks_room = false;
+  // Adds a descriptor, or changes the events of one that is there already. False: it is not watched.
+  bool watch(int fd, uint32_t events, void* address);
+};
+
 class Watcher {
  public:
   // Both functions are called only on the thread.
@@ -58,7 +67,6 @@ class Watcher {
   void run();
   std::set<Client*> wait();
   void serve(Client* client);
-  bool register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds);
   void set_due(Client* client, Waiting& waiting, int64_t due_ns);
 
   std::mutex mutex_;  // guards clients_ to serving_; not held in a client's functions
@@ -69,7 +77,8 @@ class Watcher {
   std::condition_variable served_;
   std::atomic<bool> stops_ = false;
   bool lacked_memory_ = false;  // used by the thread alone
-  Fd epoll_, nudge_fd_;
+  WatchedSet watched_;
+  Fd nudge_fd_;
   std::thread thread_;
 };
 
