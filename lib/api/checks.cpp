@@ -26,6 +26,17 @@ Result<void> check_overlap(const Buffers& buffers, const void* send, const void*
       format("sendbuff=%p and recvbuff=%p overlap: %s", send, recv, kRemedies[static_cast<int>(buffers.in_place)]));
 }
 
+Result<std::set<int>> check_ranks(const char* name, const int* list, int n, int n_ranks) {
+  std::set<int> listed;
+  for (int i = 0; i < n; i++) {
+    const std::string text = format("%s[%d]=%d", name, i, list[i]);
+    if (list[i] < 0 || list[i] >= n_ranks)
+      return invalid_argument(format("%s is not a rank of comm: [0, %d)", text.c_str(), n_ranks));
+    if (!listed.insert(list[i]).second) return invalid_argument(text + " is listed twice: list each rank once");
+  }
+  return listed;
+}
+
 Result<void> check_text(const char* text, const size_t* bytes) {
   if (bytes == nullptr) return invalid_argument("bytes is NULL");
   if (text == nullptr && *bytes > 0) return invalid_argument(format("text is NULL with *bytes=%zu", *bytes));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,8 @@ inline Result<void> check_buffer(const char* name, const void* pointer, size_t c
   if (pointer != nullptr || bytes == 0) return {};
   return invalid_argument(format("%s is NULL with count=%zu", name, count));
 }
+// The ranks of a list that may name each of `n_ranks` ranks once.
+Result<std::set<int>> check_ranks(const char* name, const int* list, int n, int n_ranks);
 // For functions that return text: `text` has room for *bytes; *bytes becomes the size needed, final zero included.
 Result<void> check_text(const char* text, const size_t* bytes);
 void give_text(const std::string& whole, char* text, size_t* bytes);

@@ -1,6 +1,7 @@
 // A new communicator of the remaining ranks of an old one; revoking; lost ranks.
 #include <algorithm>
 
+#include "api/checks.h"
 #include "api/creation.h"
 #include "api/group.h"
 
@@ -18,19 +19,11 @@ Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int
                n_ranks, n_ranks));
   if (excluded == nullptr && n_excluded > 0)
     return invalid_argument(format("excludeRanksList is NULL with excludeRanksCount=%d", n_excluded));
-  std::vector<int> sorted;
-  for (int i = 0; i < n_excluded; i++) {
-    const std::string text = format("excludeRanksList[%d]=%d", i, excluded[i]);
-    if (excluded[i] < 0 || excluded[i] >= n_ranks)
-      return invalid_argument(format("%s is not a rank of comm: [0, %d)", text.c_str(), n_ranks));
-    if (excluded[i] == comm->rank())
-      return invalid_argument(text + " is this rank: only ranks that stay may call this");
-    const auto at = std::lower_bound(sorted.begin(), sorted.end(), excluded[i]);
-    if (at != sorted.end() && *at == excluded[i])
-      return invalid_argument(text + " is listed twice: list each rank once");
-    sorted.insert(at, excluded[i]);
-  }
-  return sorted;
+  TUTTI_TRY_ASSIGN(const auto listed, check_ranks("excludeRanksList", excluded, n_excluded, n_ranks));
+  if (listed.contains(comm->rank()))
+    return invalid_argument(
+        format("excludeRanksList has %d, this rank: only ranks that stay may call this", comm->rank()));
+  return std::vector<int>(listed.begin(), listed.end());
 }
 
 Result<std::unique_ptr<Communicator>> shrink(const Source& from, const std::vector<int>& excluded,

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "api/checks.h"
 #include "api/creation.h"
 #include "api/group.h"
 #include "base/sort.h"
@@ -185,21 +186,6 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
   return error;
 }
 
-Result<void> check_members(const std::vector<int>& members, int me, int n_ranks) {
-  std::vector<bool> listed(static_cast<size_t>(n_ranks));
-  for (size_t i = 0; i < members.size(); i++) {
-    if (members[i] < 0 || members[i] >= n_ranks)
-      return invalid_argument(format("ranks[%zu]=%d is not a rank of comm: [0, %d)", i, members[i], n_ranks));
-    if (listed[static_cast<size_t>(members[i])])
-      return invalid_argument(format("ranks[%zu]=%d is listed twice: list each rank once", i, members[i]));
-    listed[static_cast<size_t>(members[i])] = true;
-  }
-  if (!listed[static_cast<size_t>(me)])
-    return invalid_argument(format("ranks=%s does not list this rank, %d: only the listed ranks may call this",
-                                   list_of(invitation_of(members)).c_str(), me));
-  return {};
-}
-
 Result<void> create_group(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
                           const tuttiConfig_t* config) {
   if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
@@ -209,8 +195,12 @@ Result<void> create_group(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t
   const int n_ranks = from->comm->n_ranks();
   if (n < 1 || n > n_ranks)
     return invalid_argument(format("n=%d: give 1 to %d ranks, as many as comm has", n, n_ranks));
+  TUTTI_TRY_ASSIGN(const auto listed, check_ranks("ranks", ranks, n, n_ranks));
   const std::vector<int> members(ranks, ranks + n);
-  TUTTI_TRY(check_members(members, from->comm->rank(), n_ranks));
+  const int me = from->comm->rank();
+  if (!listed.contains(me))
+    return invalid_argument(format("ranks=%s does not list this rank, %d: only the listed ranks may call this",
+                                   list_of(invitation_of(members)).c_str(), me));
   return create_from(from, newcomm, [=](const Deadline& deadline) { return form_group(*from, members, deadline); });
 }
 

@@ -377,7 +377,7 @@ TEST_CASE("what a shrink is asked for wrongly") {
   };
   refused(tuttiInvalidArgument, "excludeRanksList[0]=2", [&] { return shrink(comms[0], {2}, &left); });
   refused(tuttiInvalidArgument, "excludeRanksList[0]=-1", [&] { return shrink(comms[0], {-1}, &left); });
-  refused(tuttiInvalidArgument, "excludeRanksList[0]=0 is this rank", [&] { return shrink(comms[0], {0}, &left); });
+  refused(tuttiInvalidArgument, "excludeRanksList has 0, this rank", [&] { return shrink(comms[0], {0}, &left); });
   refused(tuttiInvalidArgument, "excludeRanksCount=2", [&] { return shrink(comms[0], {1, 1}, &left); });
   refused(tuttiInvalidArgument, "excludeRanksCount=-1",
           [&] { return tuttiCommShrink(comms[0], nullptr, -1, &left, nullptr, 0); });
