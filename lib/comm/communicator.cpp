@@ -56,7 +56,8 @@ Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
   TUTTI_TRY(check_open());
   return carry_out(monitor_, [&] {
     if (operation.collective == Collective::kSendRecv) return messages_.run(operation);
-    if (operation.collective == Collective::kAllReduceQuantized) return quantised_.run(operation);
+    if (operation.collective == Collective::kAllReduceQuantized)
+      return messages_.sum_quantised(operation, collectives_);
     return collectives_.run(operation);
   });
 }
@@ -104,7 +105,7 @@ std::string Communicator::explain_wait() const {
 }
 
 Communicator::Holdings Communicator::holdings() const {
-  return {links_.links(), links_.link_bytes(), collectives_.scratch_bytes() + quantised_.scratch_bytes(),
+  return {links_.links(), links_.link_bytes(), collectives_.scratch_bytes() + messages_.scratch_bytes(),
           links_.descriptors() + monitor_.watch().descriptors()};
 }
 

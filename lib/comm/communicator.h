@@ -23,25 +23,6 @@
 
 namespace tutti {
 
-// All-reduces in quantised blocks. Rank r of n sums blocks [r * B / n, (r + 1) * B / n) of all B, and hands the sums to
-// everybody. Belongs to the thread whose turn it is.
-class QuantisedSums {
- public:
-  QuantisedSums(const Membership& me, Monitor& monitor, Collectives& collectives, Messages& messages)
-      : me_(me), monitor_(monitor), collectives_(collectives), messages_(messages) {}
-  Result<void> run(const Operation& operation);
-  size_t scratch_bytes() const { return scratch_bytes_; }  // any thread
-
- private:
-  const Membership& me_;
-  Monitor& monitor_;
-  Collectives& collectives_;
-  Messages& messages_;
-  bool has_agreed_ = false;               // whether all ranks have agreed that they quantise
-  std::vector<char> quantised_, others_;  // kept for the next operation
-  std::atomic<size_t> scratch_bytes_{0};  // of both
-};
-
 class Communicator final {
  public:
   // `other`: see Bootstrap::join().
@@ -122,7 +103,6 @@ class Communicator final {
   Monitor monitor_{me_};
   Collectives collectives_{me_, monitor_, links_};
   Messages messages_{me_, monitor_, links_};
-  QuantisedSums quantised_{me_, monitor_, collectives_, messages_};
   std::atomic<bool> finalized_ = false;   // atomic: a GPU call reads it before its turn
   std::unique_ptr<cuda::Host> gpu_host_;  // null unless on a GPU
   std::unique_ptr<cuda::Device> device_;  // destroyed before everything that it uses

@@ -3,6 +3,7 @@
 // messages. Belongs to the thread whose turn it is.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 
 namespace tutti {
 
+class Collectives;
 struct MessageBatch;
 
 class Messages {
@@ -22,8 +24,10 @@ class Messages {
 
   // Runs a kSendRecv.
   Result<void> run(const Operation& operation);
-  // Does some of the operation's other work meanwhile.
-  Result<void> pass_quantised(const Call& call, const std::vector<Message>& messages, Meanwhile& meanwhile);
+  // Runs a kAllReduceQuantized: rank r of n sums blocks [r * B / n, (r + 1) * B / n) of all B, and hands the sums to
+  // everybody.
+  Result<void> sum_quantised(const Operation& operation, Collectives& collectives);
+  size_t scratch_bytes() const { return scratch_bytes_; }  // any thread
   Result<void> pass_notes(const std::vector<Message>& notes, double timeout_seconds, const std::string& purpose);
   // From GPU to GPU: makes the links between all ranks; passes the messages of one operation.
   Result<void> connect_gpus();
@@ -39,11 +43,16 @@ class Messages {
     Meanwhile* meanwhile = nullptr;
   };
   Call next_call(const Message& message);
+  // Does some of the operation's other work meanwhile.
+  Result<void> pass_quantised(const Call& call, const std::vector<Message>& messages, Meanwhile& meanwhile);
   Result<void> pass(const MessageBatch& batch, const Passing& how);
 
   const Membership& me_;
   Monitor& monitor_;
   LinkPool& links_;
+  bool quantises_ = false;                // all ranks have agreed that they do
+  std::vector<char> quantised_, others_;  // kept for the next quantised sum
+  std::atomic<size_t> scratch_bytes_{0};  // of both
 };
 
 }  // namespace tutti

@@ -1,9 +1,10 @@
-// QuantisedSums.
+// All-reduces in quantised blocks: Messages::sum_quantised().
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "comm/communicator.h"
+#include "comm/collectives.h"
+#include "comm/messages.h"
 #include "exec/quantised_cut.h"
 #include "kernels/kernels.h"
 
@@ -203,14 +204,14 @@ void SlicedSum::sum(size_t begin, size_t all_elems) {
 
 }  // namespace
 
-Result<void> QuantisedSums::run(const Operation& operation) {
+Result<void> Messages::sum_quantised(const Operation& operation, Collectives& collectives) {
   const Call call = monitor_.begin(operation, Algo::kDirect);
   const int rank = me_.rank, n_ranks = me_.n_ranks;
   if (n_ranks == 1 && operation.input != operation.output && operation.count > 0)
     memcpy(operation.output, operation.input, operation.count * sizeof(float));
   if (n_ranks == 1) return {};
-  if (!has_agreed_) TUTTI_TRY(collectives_.agree(call));
-  has_agreed_ = true;
+  if (!quantises_) TUTTI_TRY(collectives.agree(call));
+  quantises_ = true;
   if (operation.count == 0) return {};
   const Wire wire = wire_of(operation.root);
   const How how{wire.dtype == DataType::kInt8 ? 0 : 1, wire.block_elems};
@@ -227,7 +228,7 @@ Result<void> QuantisedSums::run(const Operation& operation) {
                                    is_quantised ? Own{} : own, static_cast<char*>(operation.output)};
   const float divisor = operation.op == RedOp::kAvg ? static_cast<float>(n_ranks) : 1;
   SlicedSum sliced(cut, how, buffers, rank, n_ranks, divisor);
-  return sliced.run([&](const auto& messages) { return messages_.pass_quantised(call, messages, sliced); });
+  return sliced.run([&](const auto& messages) { return pass_quantised(call, messages, sliced); });
 }
 
 }  // namespace tutti
