@@ -153,9 +153,13 @@ Error Monitor::root_cause(Error error) const {
   const int grace_ms = error.sys_errno == ETIMEDOUT ? kGraceMs / 2 : kGraceMs;
   const auto cause = error.code == Code::kRemoteError ? failure_soon(grace_ms) : async_error();
   if (!cause) return cause.error();
-  if (const auto operations = watch_->departed(error.culprit_rank))
+  const auto operations = watch_->departed(error.culprit_rank);
+  const auto blame = [&]() -> Result<void> {
     error.message = format("%s finalized or destroyed its communicator after %lu operations; %s",
                            watch_->rank_name(error.culprit_rank).c_str(), *operations, error.message.c_str());
+    return {};
+  };
+  if (operations) (void)contained(blame);  // without memory for it the group ends all the same
   return error;
 }
 

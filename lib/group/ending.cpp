@@ -28,15 +28,31 @@ void Ending::fail_from(int origin, const Error& mine, const Error& theirs, bool 
   if (failed_.load(std::memory_order_relaxed) || (leaving_ && !also_after_goodbye)) return;
   // While this rank waits in ask(), a loss is only the echo of the mistake that it asks about: it reports the mistake.
   const bool is_echo = !leaving_ && otherwise_.has_value() && mine.code == Code::kRemoteError;
-  failure_ = is_echo ? *otherwise_ : mine;
-  // The group ends even if there is no memory for the notice: the others see the connections break.
-  (void)contained([&]() -> Result<void> {
+  // The group ends even if there is no memory to say why.
+  auto kept = contained([&]() -> Result<void> { return failure_ = is_echo ? *otherwise_ : mine, Result<void>(); });
+  if (!kept) failure_ = std::move(kept).error();
+  const auto told = contained([&]() -> Result<void> {
     if (leaving_) return {};
-    lines_.send_to_all(kNotice, is_echo ? notice_payload(rank_, *otherwise_) : notice_payload(origin, theirs));
-    return {};
+    notice_ = is_echo ? notice_payload(rank_, *otherwise_) : notice_payload(origin, theirs);
+    return lines_.send_to_all(kNotice, notice_), Result<void>();
   });
+  is_untold_ = !told;
+  if (is_untold_) lines_.wake();
   failed_.store(true, std::memory_order_release);
   (void)eventfd_write(wake_fd_.get(), 1);
+}
+
+void Ending::repeat_to(int peer) {
+  const std::lock_guard lock(mutex_);
+  if (!notice_.empty()) lines_.send(peer, kNotice, notice_);
+}
+
+void Ending::tell_again() {
+  const std::lock_guard lock(mutex_);
+  if (!is_untold_) return;
+  if (notice_.empty()) notice_ = notice_payload(rank_, failure_);
+  lines_.send_to_all(kNotice, notice_);
+  is_untold_ = false;
 }
 
 bool Ending::hear(std::string_view notice, int n_ranks) {

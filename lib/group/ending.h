@@ -7,6 +7,7 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/fd.h"
@@ -38,6 +39,15 @@ class Ending {
   void fail(const Error& error) { fail_from(rank_, error, error); }
   // The same even after this rank's goodbye: then the group ends for this rank alone.
   void fail_also_after_goodbye(const Error& error) { fail_from(rank_, error, error, true); }
+  // On the watching thread: the notice, if there is one, goes over a new line, too. Over an earlier one, whose network
+  // has failed since, it may be lost. Who gets it twice has failed already.
+  void repeat_to(int peer);
+  // On the watching thread, until nothing is untold: sends the notice for which there was no memory.
+  void tell_again();
+  bool is_untold() const {
+    const std::lock_guard lock(mutex_);
+    return is_untold_;
+  }
   // Takes a neighbour's notice; false: it makes no sense in a group of n_ranks.
   bool hear(std::string_view notice, int n_ranks);
 
@@ -73,6 +83,8 @@ class Ending {
   Error failure_;
   std::optional<Error> otherwise_;  // while this rank waits for an answer
   bool leaving_ = false;
+  std::string notice_;      // of the failure
+  bool is_untold_ = false;  // not all neighbours have it
 };
 
 }  // namespace tutti

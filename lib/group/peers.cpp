@@ -126,6 +126,7 @@ void PeerWatch::serve() {
       if (lines_.with(peer) == 0) lose(peer);  // else that rank has made the connection, and lives
     dial_wanted();
     agreement_.set_shortage(lack_ ? lack_ : acceptor_.shortage());
+    ending_.tell_again();
     return {};
   });
   if (served) return;
@@ -141,7 +142,7 @@ int PeerWatch::waits_for(std::vector<pollfd>* fds) {
   constexpr int kStrangerMs = 50;
   add_waiting(dialers_, acceptor_, fds);
   int ms = acceptor_.has_pending() || acceptor_.is_full() ? kStrangerMs : -1;
-  if (!dialers_.empty() || lack_) ms = kDialMs;
+  if (!dialers_.empty() || lack_ || ending_.is_untold()) ms = kDialMs;
   if (!unreachable_.empty()) ms = 0;
   const int lines_ms = lines_.waits_for(fds);
   return ms < 0 || lines_ms < 0 ? std::max(ms, lines_ms) : std::min(ms, lines_ms);
@@ -187,6 +188,7 @@ void PeerWatch::add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel
   if (contact.host != config_.member(config_.rank).contact.host)
     if (auto doors = doors_of(contact, line.fd.get()); !doors.empty()) lines_.start_heartbeat(line, std::move(doors));
   for (const int rank : lost()) lines_.send(line.peer, kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
+  ending_.repeat_to(line.peer);
   agreement_.inform([&](Council& council) { council.connected(line.peer); });
 }
 

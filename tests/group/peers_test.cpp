@@ -284,6 +284,22 @@ TEST_CASE("a rank gets a few control connections and no more") {
   CHECK(!watches[0]->ending().failed());
 }
 
+TEST_CASE("a notice that a failed network may have lost goes over a new control connection, too") {
+  std::vector<Contact> contacts;
+  const Watches watches = make_watches({{}, {}}, &contacts);
+  watches[0]->ending().fail({Code::kInvalidUsage, "it is over", 0});
+  Dialer by_1 = dial(1, contacts[0]);
+  Line of_1(1, by_1.take(), 4096, by_1.take_channel());
+  auto status = FrameReader::Status::kPending;
+  for (const Deadline deadline = Deadline::after_seconds(10);
+       status == FrameReader::Status::kPending && !deadline.passed();
+       std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+    status = of_1.read();
+  REQUIRE(status == FrameReader::Status::kFrame);
+  CHECK(static_cast<PeerFrame>(of_1.in().kind()) == kNotice);
+  CHECK(test::contains(of_1.in().take_body(), "it is over"));
+}
+
 // Another rank may report a loss before this rank's thread has read the lost rank's goodbye.
 TEST_CASE("what a rank said itself counts before what others say of its loss") {
   std::promise<void> heard, goes_on, heard_all;
