@@ -14,10 +14,12 @@
 namespace tutti {
 namespace {
 
-constexpr double kAttemptSeconds = 3;  // for one address: a firewall that drops packets must not use up the whole init
+// For one address: a firewall that drops packets must not use up the whole init.
+constexpr int64_t kAttemptNs = 3'000'000'000;
 // For all addresses, tried again if one did not answer: an attempt sends two SYNs, and neither is answered in one
 // attempt of 4 if 30 % of all packets are lost, and in one of 2,500 if 1 % are.
 constexpr double kDialSeconds = 20;
+constexpr int kMostEarlyCuts = 3;  // by porters, which also hang up on who asks for a door that is gone
 // How long an Acceptor that is short of room waits for a proof: from a connection that has said nothing yet (a rank
 // speaks as soon as it is connected), and from one in the middle of its handshake.
 constexpr int64_t kSilenceNs = 100'000'000;
@@ -200,7 +202,7 @@ Dialer::Status Dialer::advance() {
     if (!handshake_) {
       int sys_errno = 0;
       const Code code = connect_finished(fd_.get(), &sys_errno);
-      if (code == Code::kInProgress && !attempt_.passed()) return Status::kPending;
+      if (code == Code::kInProgress && now_ns() - began_ns_ < kAttemptNs) return Status::kPending;
       if (code != Code::kSuccess) {
         was_silent_ |= code == Code::kInProgress;
         give_up_on_current(code == Code::kInProgress ? "no answer" : system_error("connect", sys_errno).message);
@@ -242,7 +244,6 @@ Dialer::Status Dialer::start_next() {
       limit_silence(fd_.get(), true);
       handshake_.reset();
       began_ns_ = now_ns();
-      attempt_ = Deadline::after_seconds(kAttemptSeconds);
       return Status::kDone;
     }
     lacked_resources_ |= lacks_resources(fd.error().sys_errno);
@@ -254,9 +255,11 @@ Dialer::Status Dialer::start_next() {
 
 // A peer drops connections that do not prove themselves in time, those of a process that was stopped, too; or the
 // network has failed. The time of the handshake does not count, because the peer may be busy. One that hangs up at once
-// is not waited for.
+// is not waited for. But a porter that does may have been killed before it passed the call on: another one may do so.
 void Dialer::note_cut() {
-  if (!handshake_->is_cut() || now_ns() - began_ns_ < kSilenceNs) return;
+  if (!handshake_->is_cut()) return;
+  const bool is_early = now_ns() - began_ns_ < kSilenceNs;
+  if (is_early && (call_.door == 0 || early_cuts_++ >= kMostEarlyCuts)) return;
   was_silent_ = true;
   patience_ = patience_.extended_since(began_ns_);
 }

@@ -106,8 +106,9 @@ class Dialer {
   std::optional<Handshake> handshake_;
   bool lacked_resources_ = false;
   bool was_silent_ = false;  // a candidate did not answer in this pass over them, or no more
+  int early_cuts_ = 0;       // how often somebody has hung up at once
   int64_t began_ns_ = 0;     // with the current candidate
-  Deadline patience_, attempt_ = Deadline::never();
+  Deadline patience_;
   std::string story_, why_;
 };
 

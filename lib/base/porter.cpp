@@ -120,6 +120,9 @@ class Porter {
   void take_turn();
   void share();
   void take_in();
+  void serve_all() {
+    callers_.remove_if([this](const Caller& caller) { return serve(caller); });
+  }
   bool serve(const Caller& caller);
 
   uint16_t number_;
@@ -128,16 +131,17 @@ class Porter {
   int64_t next_look_ns_ = 0;
 };
 
+// Callers of other processes' doors are passed on even when the last door here is closed.
 void Porter::run() {
   const auto go_on = [this]() -> Result<bool> {
-    const bool does_stay = stays();
-    if (does_stay) take_turn();
-    return does_stay;
+    if (port_.calls && stays()) return take_turn(), true;
+    serve_all();
+    return !callers_.empty();
   };
   for (;;) {
     const auto goes_on = contained(go_on);
     if (goes_on && !goes_on.value()) return;
-    if (!goes_on) ::poll(nullptr, 0, kPauseMs);
+    if (!goes_on || !port_.calls) ::poll(nullptr, 0, kPauseMs);
   }
 }
 
@@ -148,7 +152,7 @@ void Porter::take_turn() {
   ::poll(polled.data(), polled.size(), callers_.empty() ? kLookMs : kPauseMs);
   share();
   take_in();
-  callers_.remove_if([&](const Caller& caller) { return serve(caller); });
+  serve_all();
 }
 
 // If a door's name can be bound, nobody listens there any more.

@@ -145,6 +145,22 @@ TEST_CASE("where somebody else answers at one address, the next one is tried") {
   CHECK(is_in);
 }
 
+TEST_CASE("who is cut off at once where ranks share a port, as by a porter that was killed, calls a few times more") {
+  Address at;
+  const auto porter = listen_on(resolve("127.0.0.1", 0).value().at(0), &at);
+  REQUIRE(porter);
+  Dialer dialer({kGroupKey, HelloKind::kControl, 1, 0, {}, 7}, std::vector{at});
+  auto status = Dialer::Status::kPending;
+  int calls = 0;
+  for (const Deadline end = Deadline::after_seconds(60); !end.passed() && status == Dialer::Status::kPending;) {
+    status = dialer.advance();
+    if (accept_one(porter.value().get())) calls++;  // and hangs up
+    ::poll(nullptr, 0, 1);
+  }
+  CHECK(calls > 1);
+  CHECK(status == Dialer::Status::kFailed);
+}
+
 TEST_CASE("an address of a peer's that this host has, too, is tried last") {
   const auto mine = local_interfaces();
   REQUIRE(mine);

@@ -242,6 +242,29 @@ TEST_CASE("a process that is stopped keeps nobody from those that have the port 
   CHECK(reaches(child.contact, 2));
   CHECK(child.wait() == 0);
 }
+
+TEST_CASE("a porter whose last door is closed passes on the callers that it has") {
+  const OnePort port;
+  std::optional<CalledRank> first(1);
+  REQUIRE(first->acceptor);
+  const Elsewhere child(2);
+  REQUIRE(child.contact.addresses.size() > 0);
+  REQUIRE(kill(child.pid, SIGSTOP) == 0);  // so that its porter takes nobody in
+  int status = 0;
+  REQUIRE(waitpid(child.pid, &status, WUNTRACED) == child.pid);
+  const Fd caller = connect_to(child.contact.addresses.back());
+  REQUIRE(caller);
+  ::poll(nullptr, 0, 200);  // until this process's porter has taken it in
+  first.reset();
+  ::poll(nullptr, 0, 2200);  // until the porter knows that
+  kill(child.pid, SIGCONT);
+  Handshake hello = Handshake::client(kKey, HelloKind::kControl, 9, 2, {}, child.contact.door);
+  auto said = Handshake::Status::kPending;
+  CHECK(in_time([&] { return (said = hello.advance(caller.get())) != Handshake::Status::kPending; }));
+  CHECK(said == Handshake::Status::kDone);
+  if (said != Handshake::Status::kDone) kill(child.pid, SIGKILL);
+  CHECK(child.wait() == 0);
+}
 #endif
 
 TEST_CASE("silent strangers at a host's port keep no rank out, and fill nobody's descriptors") {
