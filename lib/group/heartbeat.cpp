@@ -29,6 +29,8 @@ bool Heartbeat::tick(int64_t now_ns) {
   }
   attempts_.clear();
   other_.reset();
+  lets_in_ = false;
+  refusals_ = 0;
   if (asked_ || now_ns - asked_ns_ < kEveryNs) return false;
   asked_ = true;
   asked_ns_ = now_ns;
@@ -61,9 +63,10 @@ void Heartbeat::hear_doors(int64_t now_ns) {
     const auto& [fd, door] = attempt;
     int why = 0;
     const Code code = connect_finished(fd.get(), &why);
-    if (code == Code::kSuccess && door > 0) other_ = doors_[door];
-    if (code == Code::kSuccess || (code != Code::kInProgress && why == ECONNREFUSED))
-      (door > 0 ? answered_ns_ : own_answered_ns_) = now_ns;
+    const bool lets_in = code == Code::kSuccess, refuses = !lets_in && why == ECONNREFUSED;
+    if (door > 0 && (lets_in || (refuses && !lets_in_))) other_ = doors_[door];
+    lets_in_ |= door > 0 && lets_in;
+    if (lets_in || refuses) (door > 0 ? answered_ns_ : own_answered_ns_) = now_ns;
     return code != Code::kInProgress;
   });
   answered_ns_ = std::max(answered_ns_, own_answered_ns_);

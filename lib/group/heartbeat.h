@@ -5,7 +5,8 @@
 // lost. So a few bytes are sent every half second, once the last ones were acknowledged. Without an acknowledgement TCP
 // retransmits less and less often, which looks like silence where the network loses a third of all packets: so new
 // connections are tried meanwhile, ten a second to each of up to two doors, and any answer counts, even a refusal.
-// One that only other doors give is a reason to move the control connection there: its network has failed.
+// One that only other doors give is a reason to move the control connection there: its network has failed. If it cannot
+// be moved either, again and again, the process has ended, and the network has lost the news of that.
 // While this process has no descriptor, memory or port left for them, nothing is known of the host, and it is not taken
 // for lost.
 //
@@ -46,9 +47,15 @@ class Heartbeat {
   std::optional<Address> way_round(int64_t now_ns) const {
     return asked_ && now_ns - own_answered_ns_ > kFailedNs ? other_ : std::nullopt;
   }
+  // Whether such a door let this side in, or all refused.
+  bool lets_in() const { return lets_in_; }
+  // The way round has not led to the peer. True if it has not so often meanwhile, with pauses of kTickMs, that the peer
+  // is gone: a firewall may refuse, too, but not for longer than a host may be silent.
+  bool note_refusal(int64_t now_ns) { return way_round(now_ns) && ++refusals_ >= kManyRefusals; }
 
  private:
   static constexpr int64_t kFailedNs = 2'000'000'000;
+  static constexpr int kManyRefusals = 30;
   void hear_doors(int64_t now_ns);
   void knock_at_doors(int64_t now_ns);
   void knock(size_t door, std::string* shortage);  // sets *shortage if resources are lacking
@@ -60,7 +67,9 @@ class Heartbeat {
   int64_t asked_ns_ = 0;
   bool asked_ = false;                         // bytes sent, but not acknowledged yet
   std::list<std::pair<Fd, size_t>> attempts_;  // each at a door
-  std::optional<Address> other_;               // the last other door that let this side in
+  std::optional<Address> other_;               // the last other door that let this side in, else one that refused
+  bool lets_in_ = false;
+  int refusals_ = 0;
   bool lack_logged_ = false;
 };
 

@@ -132,7 +132,7 @@ std::map<int, Address> Lines::leave_failed_networks() {
   lines_.remove_if([&](const Line& line) {
     const auto door = line.heartbeat ? line.heartbeat->way_round(now) : std::nullopt;
     if (door && with(line.peer) == 1) ways[line.peer] = *door;
-    if (!door || with(line.peer) == 1) return false;
+    if (!door || !line.heartbeat->lets_in() || with(line.peer) == 1) return false;
     log(LogLevel::kWarn, "a control connection to rank %d is left: its network does not answer, another one does",
         line.peer);
     const linger at_once{1, 0};
