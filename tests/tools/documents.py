@@ -110,6 +110,19 @@ def option_complaints(folder, command):
     return []
 
 
+def torchrun_complaints(name, text):
+    """torchrun takes a program for a Python script unless it is told otherwise."""
+    return [f"{name} names torchrun, but not --no-python"] if "torchrun" in text and "torchrun --no-python" not in text else []
+
+
+def launcher_complaints(folder):
+    found = torchrun_complaints("include/tutti/README.md", (tree.ROOT / "include/tutti/README.md").read_text(encoding="utf-8"))
+    for program in ("perf/all_reduce_perf", "tune/tutti-tune", "ddp_train/ddp_train"):
+        if (folder.path / "build/tools" / program).exists():
+            found += torchrun_complaints(program, folder.usage(f"build/tools/{program}"))
+    return found
+
+
 def normal(line):
     return re.sub(r"\s+", " ", re.sub(r"[\d.]+", "0", line)).strip()
 
@@ -144,7 +157,8 @@ def main():
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-    if not check(folder, "false", None) or not option_complaints(folder, "tools/check --none"):
+    found += launcher_complaints(folder)
+    if not check(folder, "false", None) or not option_complaints(folder, "tools/check --none") or not torchrun_complaints("", "torchrun x"):
         found.append("this test does not find a command that fails, or an option that is not there")
     tree.finish(found, checked)
 

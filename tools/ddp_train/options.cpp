@@ -20,7 +20,8 @@ const char* const kExamples =
     "  @ --checkpoint run.bin --checkpoint-every 50    and, to go on with it: --checkpoint run.bin --resume\n"
     "  @ --procs 3 --batch 126 --die 1@20              rank 1 is killed in step 20; the others go on\n"
     "  @ --procs 4 --scaling                           strong and weak scaling, overlap on and off\n"
-    "  mpirun -np 4 @                                  the launcher's processes; or torchrun, srun\n"
+    "  mpirun -np 4 @                                  the launcher's processes; or srun\n"
+    "  torchrun --no-python --nproc-per-node 4 @       the same, started by torchrun\n"
     "Exit status: 0 good, 2 wrong usage, 3 a rank failed.\n";
 
 // "@ " stands for the name that the program was called by.

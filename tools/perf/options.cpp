@@ -32,7 +32,8 @@ const char* const kExamples =
     "  @ --procs 2 --transport tcp --algo tree -J out.json\n"
     "  @ --procs 4 --sizes-from resnet50      one training step's gradients\n"
     "  @ -t 2 --device cuda -b 8 -e 1G -f 4   two ranks, on two GPUs, or sharing the only one\n"
-    "  mpirun -np 8 @ -b 8 -e 1G -f 4         or torchrun, srun: one rank for each process\n";
+    "  mpirun -np 8 @ -b 8 -e 1G -f 4         or srun: one rank for each process\n"
+    "  torchrun --no-python --nproc-per-node 8 @    the same, started by torchrun\n";
 
 // Those that the tool can run.
 std::string examples_of(const Collective& collective) {
