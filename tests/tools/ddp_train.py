@@ -18,7 +18,8 @@ class Run:
     def __init__(self, *arguments, env=None):
         with tempfile.TemporaryDirectory() as folder:
             figures = Path(folder, "figures.json")
-            command = [PROGRAM, *SMALL, "--steps", str(STEPS), "--json", str(figures), *map(str, arguments)]
+            written = [] if "--scaling" in arguments else ["--json", str(figures)]
+            command = [PROGRAM, *SMALL, "--steps", str(STEPS), *written, *map(str, arguments)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
             self.figures = json.loads(figures.read_text()) if figures.exists() else {}
         self.command, self.status, self.output = " ".join(command), done.returncode, done.stdout + done.stderr
@@ -113,7 +114,12 @@ def wrong_usage():
     for arguments, part in ((["--procs", 7], "--batch 120 cannot be divided among 7 ranks"),
                             (["--procs", 2, "--die", "x"], "--die is 'x'"), (["--procs", 2, "--resume"], "--checkpoint"),
                             (["--procs", 2, "--gradients", "int8"], "--gradients"), (["--nonsense"], "nonsense"),
-                            (["--procs", 2, "--scaling", "--steps", 3], "--scaling needs more than 3 steps")):
+                            (["--procs", 2, "--scaling", "--steps", 3], "--scaling needs more than 3 steps"),
+                            (["--procs", 2, "--scaling", "--json", "x"], "--scaling prints a table and no more"),
+                            (["--procs", 2, "--scaling", "--checkpoint", "x"], "--scaling prints a table and no more"),
+                            (["--procs", 2, "--scaling", "--die", "1@2"], "--scaling prints a table and no more"),
+                            (["--procs", 2, "--die", "2@1"], "ranks 0 to 1"),
+                            (["--procs", 2, "--die", f"1@{STEPS}"], f"steps 0 to {STEPS - 1}")):
         run = Run(*arguments)
         run.check(run.status == 2 and part in run.output, f"wrong usage, with '{part}'")
     for arguments in (["--procs", 2], ["--scaling"]):
@@ -138,6 +144,9 @@ def what_cannot_be_written(env):
         run = Run(*arguments, "--json", "/nonexistent/figures.json", env=environment)
         run.check(run.status == 3 and "--json /nonexistent/figures.json: cannot be written: No such file" in run.output and
                   "loss" not in run.output, "a folder that does not exist is found before the training")
+        run = Run(*arguments, "--steps", 1000000, "--checkpoint", "/nonexistent/run.bin", env=environment)
+        run.check(run.status == 3 and "--checkpoint /nonexistent/run.bin.new: cannot be written: No such file" in run.output and
+                  "step 1/" not in run.output, "that no checkpoint can be written is found before the training")
     with tempfile.TemporaryDirectory() as folder:
         run = Run("--procs", 2, "--json", folder)
         run.check(run.status == 3 and f"--json {folder}: cannot be written: Is a directory" in run.output and
@@ -145,6 +154,8 @@ def what_cannot_be_written(env):
         figures = Path(folder, "figures.json")
         run = Run("--procs", 2, "--data", "/nonexistent", "--json", figures)
         run.check(run.status == 3 and not figures.exists(), "a training that fails makes no file")
+        run = Run("--procs", 2, "--data", "/nonexistent", "--checkpoint", Path(folder, "run.bin"))
+        run.check(run.status == 3 and not os.listdir(folder), "a training that fails makes no checkpoint")
 
 
 def other_name(folder):

@@ -63,12 +63,16 @@ struct Header {
 
 }  // namespace
 
-Status save_checkpoint(const std::string& path, const Progress& progress, const std::vector<Weight>& weights) {
-  // Pipes and devices cannot be replaced, only written to.
+std::string written_first(const std::string& path) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
   const bool replaces = kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
-  const std::string fresh = replaces ? path + ".new" : path;
+  return replaces ? path + ".new" : path;
+}
+
+Status save_checkpoint(const std::string& path, const Progress& progress, const std::vector<Weight>& weights) {
+  const std::string fresh = written_first(path);
+  const bool replaces = fresh != path;
   File file(fopen(fresh.c_str(), "wb"), fclose);
   if (!file) return failed(fresh, "cannot be written");
   Header header = {{}, shape_hash(weights), checksum(progress, weights)};

@@ -18,6 +18,9 @@ struct Progress {
   int32_t good_steps = 0;  // since the last change of the loss scale
 };
 
+// What save_checkpoint writes to: a file that then replaces the other; but pipes and devices cannot be replaced.
+std::string written_first(const std::string& path);
+
 // Replaces the file atomically: after a crash or on a full disk the old one is still there.
 Status save_checkpoint(const std::string& path, const Progress& progress, const std::vector<Weight>& weights);
 

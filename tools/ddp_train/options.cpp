@@ -117,6 +117,10 @@ Status check(Options& o, const std::string& die) {
   if (!die.empty() && (sscanf(die.c_str(), "%d@%d%c", &o.die_rank, &o.die_step, &end) != 2 || o.die_rank < 0))
     return usage("--die is '" + die + "'; it has to be RANK@STEP, e.g. 1@20");
   if (!die.empty() && (o.threads || o.procs == 0)) return usage("--die needs local processes: --procs N");
+  if (o.scaling && !(die.empty() && o.json.empty() && o.checkpoint.empty()))
+    return usage("--scaling prints a table and no more: leave out --die, --json, --checkpoint and --resume");
+  if (!die.empty() && (o.die_rank >= o.procs || o.die_step < 0 || o.die_step >= o.steps))
+    return usage(text("--die %s: there are ranks 0 to %d and steps 0 to %d", die.c_str(), o.procs - 1, o.steps - 1));
   if (o.procs > 0 && !o.scaling && o.batch % o.procs != 0)
     return usage(text("--batch %d cannot be divided among %d ranks", o.batch, o.procs));
   if ((o.resume || o.checkpoint_every > 0) && o.checkpoint.empty())

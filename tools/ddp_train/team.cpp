@@ -39,20 +39,31 @@ Status Trainer::connect() {
     return perf::usage_error(
         text("a rank's batch of %d samples cannot be split into %d parts; make --accumulate smaller", local_batch_,
              options_.accumulate));
-  return check_json();
+  return check_outputs();
 }
 
-// Before the training, whose figures would be lost.
-Status Trainer::check_json() {
-  if (!speaks() || options_.json.empty()) return {};
+namespace {
+
+Status check_output(const char* option, const std::string& path) {
   std::error_code unknown;
-  if (std::filesystem::is_fifo(options_.json, unknown)) return {};  // its reader would take the test for all there is
-  const auto there = std::filesystem::symlink_status(options_.json, unknown);
-  FILE* const file = fopen(options_.json.c_str(), "a");
-  if (file == nullptr) return Error{text("--json %s: cannot be written: %s", options_.json.c_str(), strerror(errno))};
+  if (std::filesystem::is_fifo(path, unknown)) return {};  // its reader would take the test for all there is
+  const auto there = std::filesystem::symlink_status(path, unknown);
+  FILE* const file = fopen(path.c_str(), "a");
+  if (file == nullptr) return Error{text("%s %s: cannot be written: %s", option, path.c_str(), strerror(errno))};
   fclose(file);
-  if (!std::filesystem::exists(there)) unlink(options_.json.c_str());
+  if (!std::filesystem::exists(there)) unlink(path.c_str());
   return {};
+}
+
+}  // namespace
+
+// Before the training, which would be lost.
+Status Trainer::check_outputs() {
+  Status s;
+  if (!speaks()) return s;
+  if (!options_.json.empty()) s = check_output("--json", options_.json);
+  if (s && !options_.checkpoint.empty()) s = check_output("--checkpoint", written_first(options_.checkpoint));
+  return s;
 }
 
 Status Trainer::ask_place() {

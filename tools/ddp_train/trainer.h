@@ -45,7 +45,7 @@ class Trainer {
 
   Status connect();
   Status ask_place();
-  Status check_json();
+  Status check_outputs();
   Status share_corpus();
   Status resume();
   Status make_ddp();

@@ -27,8 +27,8 @@ constexpr const char* kTool = "tutti-tune";
 constexpr const char* kExamples =
     "\nExamples:\n"
     "  tutti-tune --procs 4                measures shared memory and TCP within this host, writes the user's file\n"
-    "  mpirun -np 8 tutti-tune -o /etc/tutti/tuning    between the hosts of a job; or srun, or\n"
-    "  torchrun --no-python --nproc-per-node 8 tutti-tune    and its options for several hosts\n"
+    "  mpirun -np 8 tutti-tune -o /etc/tutti/tuning    between the hosts of a job; or srun\n"
+    "  torchrun --no-python --nproc-per-node 8 tutti-tune    the same, started by torchrun\n"
     "  mpirun -np 8 --map-by node tutti-tune --network net.json    finds racks and slow hosts\n"
     "  tutti-tune --procs 2 --check        only shows how good the choices are\n"
     "  tutti-tune --procs 2 --samples two.json; tutti-tune --procs 8 --samples eight.json\n"
