@@ -27,8 +27,22 @@ for _ in $(seq 200); do
   grep -Eq "$asked" <<<"$said" && break
   sleep 0.1
 done
+# Ranks that are stopped could not answer: they are not asked, which would change their files, and nobody waits for them.
+stopped=$(find "$out.1" -name 'tutti-trace.*' | sed 's/.*tutti-trace\.//' | cut -d. -f3 | sort -u)
+for pid in $stopped; do
+  kill -STOP "$pid"
+  for _ in $(seq 100); do grep -q '^State:[[:space:]]*T' "/proc/$pid/status" && break; sleep 0.1; done
+done
+sleep 0.3  # their other threads
+cp -r "$out.1" "$out.before"
+unknown=$("$tool" late --dir "$out.1" 2>&1)
+diff -r "$out.1" "$out.before" >"$out.changed" 2>&1
+changed=$?
+for pid in $stopped; do kill -CONT "$pid"; done
 for pid in "${pids[@]}"; do wait "$pid" || failed=yes; done
 grep -E "$asked" <<<"$said" || { cat "$out".rank*; fail "tutti-trace late does not name rank 4: $said"; }
+grep -q 'unknown: no rank here answers' <<<"$unknown" || fail "tutti-trace late with stopped ranks ($stopped): $unknown"
+[ $changed = 0 ] || fail "tutti-trace late asks stopped ranks: $(cat "$out.changed")"
 [ -z "${failed:-}" ] || { cat "$out".rank*; fail "a rank has failed"; }
 for rank in 0 2 4; do
   grep -Eq 'rank 4 came last to [0-9]+ of the last [0-9]+ operations' "$out.rank$rank" || { cat "$out.rank$rank" "$out.prom$rank"; fail "rank $rank does not log who is late"; }

@@ -25,6 +25,8 @@ run "$folder/broadcast_perf" --procs 2 -b 8 -e 8 -r 5
 check "root out of range" 2 'only 2 ranks'
 run "$tool" -b 8 -e 4096T
 check "more memory than there is" 3 'make the largest size'
+run env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1000 "$tool" -b 8 -e 8G
+check "more memory than there is for all that a launcher started" 3 '1000 rank(s) need'
 run "$tool" --procs 2 -b 8 -e 8 --transport nosuch
 check "a transport that does not exist" 3 'nosuch'
 run "$tool" -b 8 -e 8

@@ -187,6 +187,14 @@ const Launcher* find_launcher() {
   return nullptr;
 }
 
+// How many processes a launcher started on this host, of which Slurm tells the first host's; 1 if it does not say.
+int launched_here() {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"})
+    if (const char* value = getenv(name)) return std::clamp(atoi(value), 1, 1 << 16);
+  return 1;
+}
+
 }  // namespace
 
 bool has_launcher() {
@@ -218,7 +226,7 @@ tuttiConfig_t config_of(const Options& options) {
 }
 
 int local_ranks(const Options& options) {
-  return std::max(1, options.procs) * options.threads;
+  return (options.procs > 0 ? options.procs : has_launcher() ? launched_here() : 1) * options.threads;
 }
 
 int launch(const Options& options, const char* tool, const RankBody& body) {

@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/file.h"
 #include "debug/lateness.h"
+#include "debug/trace_files.h"
 #include "debug/trace_json.h"
 #include "debug/why.h"
 #include "merge.h"
@@ -104,9 +105,16 @@ void print_late(const std::string& group, const StragglerDetector& roll) {
   printf("%s\n", roll.sentence().value_or("no rank was a millisecond or more late for them").c_str());
 }
 
+// Who is stopped or gone would keep its asker waiting.
+bool can_answer(const std::string& trace_file) {
+  const auto maker = maker_of(trace_file.substr(trace_file.rfind('/') + 1));
+  return maker && std::string("TtXZ").find(process_state(*maker)) == std::string::npos;
+}
+
 // Ranks of other hosts cannot be seen from here, so a rank of this host asks them.
 std::optional<std::string> lateness_everywhere(const std::string& folder, uint64_t group) {
   for (const std::string& path : trace_files(folder)) {
+    if (!can_answer(path)) continue;
     const auto file = TraceFile::open(path);
     if (!file || file.value().header().group != group) continue;
     const TraceHeader& header = file.value().header();
