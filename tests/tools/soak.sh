@@ -2,6 +2,7 @@
 # soak.sh TUTTI_SOAK CORRUPT: ranks that sleep most of the time, to need little CPU, cope with all kinds of faults; and
 # planted faults are found.
 set -u
+unset TUTTI_TRACE_DIR
 soak=$1 corrupt=$2
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -39,6 +40,22 @@ if [ -w /dev/full ]; then
   grep -q '/dev/full: cannot be written' "$tmp/out" || lacks 'that the JSON is lost'
   "$soak" --seconds 1 --ranks 2 --faults '' --rest 4000 >/dev/full 2>"$tmp/out" && lacks 'a failure: the table is lost'
   grep -q 'stdout cannot be written' "$tmp/out" || lacks 'that the table is lost'
+fi
+
+status=0
+TUTTI_TRACE_DIR=$tmp/nowhere "$soak" --seconds 1 --ranks 2 --faults '' >"$tmp/out" 2>&1 || status=$?
+[ $status = 1 ] && grep -q "no folder can be created in $tmp/nowhere: .*; set TUTTI_TRACE_DIR" "$tmp/out" ||
+  lacks 'that there can be no traces where TUTTI_TRACE_DIR is'
+
+# No process can be started: that is told and tried again each second, not all the time.
+nobody=
+[ "$(id -u)" != 0 ] || nobody='setpriv --reuid 65534 --clear-groups'
+if prlimit --nproc=1 $nobody "$soak" --help >/dev/null 2>&1; then
+  prlimit --nproc=1 $nobody "$soak" --seconds 3 --ranks 2 --faults '' >"$tmp/out" 2>&1 && lacks 'a failure: nothing was done'
+  [ "$(grep -c 'no process can be started' "$tmp/out")" -ge 2 ] || lacks 'that no process can be started'
+  [ "$(grep -c 'no process can be started' "$tmp/out")" -lt 100 ] || { echo 'it floods stderr'; failed=1; }
+else
+  echo 'skipped: no process can be started: another user cannot run the program'
 fi
 
 "$soak" --transport tpc --seconds 2 --ranks 2 >"$tmp/out" 2>&1 && { echo 'that no group forms is no failure'; failed=1; }

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "../../tools/soak/board.h"
 #include "beside.h"
 #include "buffer.h"
 #include "catch.h"
@@ -378,4 +380,18 @@ TEST_CASE("lists of tensors are read, or refused with the line") {
   unlink(path);
   CHECK_FALSE(load_tensors(path, &tensors));
   CHECK_FALSE(load_tensors("no_such_model", &tensors));
+}
+
+TEST_CASE("a soak keeps the latest times, however many there were") {
+  using tutti::soak::Samples;
+  const auto samples = std::make_unique<Samples>();
+  samples->add(1'000'000);
+  CHECK(samples->kept() == 1);
+  samples->n = Samples::kMost;
+  samples->add(7'000'000);
+  CHECK(samples->ms[0] == 7);
+  samples->n = uint64_t{1} << 31;  // beyond what an int counts
+  samples->add(8'000'000);
+  CHECK(samples->ms[0] == 8);
+  CHECK(samples->kept() == Samples::kMost);
 }

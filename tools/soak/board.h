@@ -36,14 +36,13 @@ struct Slot {
   char explanation[1500];
 };
 
-// Times in ms; samples beyond kMost are only counted.
+// Times in ms, of which the latest kMost are kept.
 struct Samples {
-  static constexpr int kMost = 1 << 17;
-  std::atomic<int> n;
+  static constexpr size_t kMost = 1 << 17;
+  std::atomic<uint64_t> n;
   float ms[kMost];
-  void add(int64_t ns) {
-    if (const int at = n++; at < kMost) ms[at] = static_cast<float>(static_cast<double>(ns) / 1e6);
-  }
+  void add(int64_t ns) { ms[n++ % kMost] = static_cast<float>(static_cast<double>(ns) / 1e6); }
+  size_t kept() const { return n < kMost ? n.load() : kMost; }
 };
 
 enum class Verdict : int { kOpen, kFormed, kGivenUp };

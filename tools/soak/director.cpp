@@ -55,6 +55,7 @@ void Director::start(int i) {
   if (pid < 0) {
     fprintf(stderr, "tutti-soak: no process can be started for rank %d: %s (see ulimit -u)\n", i, strerror(errno));
     s.state = State::kAbsent;
+    s.progress_ns = now_ns() + kSecond;  // not tried again before
     return;
   }
   s.pid = pid;
@@ -190,7 +191,8 @@ void Director::cut_one() {
 void Director::join() {
   Gathering& last = board_.gathering_of(board_.gathering);
   if (cut_host_ >= 0 || (board_.gathering > 0 && last.verdict == Verdict::kOpen)) return;
-  for (const int i : slots_in({State::kAbsent})) start(i);
+  for (const int i : slots_in({State::kAbsent}))
+    if (slot(i).progress_ns <= now_ns()) start(i);
   const std::vector<int> newcomers = slots_in({State::kStarting, State::kWaiting});
   if (newcomers.empty()) return;
   const bool has_members = !slots_in({State::kMember}).empty();

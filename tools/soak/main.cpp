@@ -74,10 +74,14 @@ int soak(const Options& options) {
   if (options.hosts > 1)
     if (const std::string why = hosts.make(options.hosts); !why.empty())
       return complain("--hosts " + std::to_string(options.hosts) + ": " + why, kExitUsage);
-  char folder[] = "/dev/shm/tutti-soak-XXXXXX";
-  if (mkdtemp(folder) == nullptr)
-    return complain(std::string("no folder can be created in /dev/shm: ") + strerror(errno), kExitFailed);
-  setenv("TUTTI_TRACE_DIR", folder, 1);
+  const char* const given = getenv("TUTTI_TRACE_DIR");
+  const std::string around = given != nullptr && *given != 0 ? given : "/dev/shm";
+  std::string folder = around + "/tutti-soak-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr)
+    return complain("no folder can be created in " + around + ": " + strerror(errno) +
+                        "; set TUTTI_TRACE_DIR to one where that is possible",
+                    kExitFailed);
+  setenv("TUTTI_TRACE_DIR", folder.c_str(), 1);
   setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
   setenv("TUTTI_LOG", "none", 0);  // errors are the purpose here
   const Fate fate = Director(options, board, hosts, folder).run([] { return interrupted != 0; });

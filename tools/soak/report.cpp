@@ -9,15 +9,15 @@ namespace tutti::soak {
 namespace {
 
 struct Spread {
-  int n;
+  uint64_t n;  // all of them; the others are of those that are kept
   double median, p99, worst;
 };
 
 Spread spread_of(const Samples& samples) {
-  std::vector<float> all(samples.ms, samples.ms + std::min(samples.n.load(), Samples::kMost));
+  std::vector<float> all(samples.ms, samples.ms + samples.kept());
   if (all.empty()) return {0, 0, 0, 0};
   std::sort(all.begin(), all.end());
-  return {static_cast<int>(all.size()), all[all.size() / 2], all[all.size() * 99 / 100], all.back()};
+  return {samples.n, all[all.size() / 2], all[all.size() * 99 / 100], all.back()};
 }
 
 void line(FILE* out, const char* what, uint64_t n, const std::string& more = "") {
@@ -26,8 +26,9 @@ void line(FILE* out, const char* what, uint64_t n, const std::string& more = "")
 
 void line(FILE* out, const char* what, const Samples& samples) {
   const Spread s = spread_of(samples);
-  line(out, what, static_cast<uint64_t>(s.n),
-       perf::text("median %.1f ms, 99%% %.1f ms, worst %.1f ms", s.median, s.p99, s.worst));
+  line(out, what, s.n,
+       perf::text("median %.1f ms, 99%% %.1f ms, worst %.1f ms%s", s.median, s.p99, s.worst,
+                  s.n > Samples::kMost ? perf::text(" (of the latest %zu)", Samples::kMost).c_str() : ""));
 }
 
 uint64_t all_faults(const Fate& fate) {
