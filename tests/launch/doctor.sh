@@ -29,6 +29,8 @@ expect() { grep -qE -e "$1" "$out.0" || fail "lacks: $1"; }
 job "$doctor" || fail "the exit status where all is well is not 0"
 expect '^ok +network between the hosts +6 paths'
 expect '^ok +data between 4 ranks on 3 hosts'
+job "$doctor" --ranks 5000
+expect 'CPUs +.* for 5000 ranks here'
 (ulimit -n 300; job "$doctor") || fail "a limit that only might be too low is an error"
 expect '^warn +open files .* 300, of which each of 4 ranks may take 320'
 

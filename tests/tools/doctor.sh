@@ -33,6 +33,9 @@ fi
 expect '^BAD +open files'
 expect '-> ulimit -n 320'
 
+(ulimit -n 256; "$doctor" >"$tmp/out" 2>&1) || { echo 'a limit that is enough for one rank is an error'; cat "$tmp/out"; failed=1; }
+expect '^warn +open files .* 256, of which each of 1 ranks may take 272'
+
 TUTTI_SLOTS=1 "$doctor" >"$tmp/out" 2>&1 && { echo 'a wrong setting is no error'; failed=1; }
 expect '^BAD +settings +TUTTI_SLOTS=1 is not valid'
 

@@ -48,7 +48,8 @@ Finding settings() {
 }
 
 // A rank has several sockets for each peer: links in both directions, a control connection, and connections to be
-// accepted. With ranks of other hosts it has them once it sends to all of them.
+// accepted. With ranks of other hosts it has them once it sends to all of them. The program may need many, too; without
+// it a rank has far fewer.
 Finding descriptors(int ranks_here, int n_ranks) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -56,7 +57,8 @@ Finding descriptors(int ranks_here, int n_ranks) {
   const std::string found = format("%llu, of which each of %d ranks may take %llu",
                                    static_cast<unsigned long long>(limit.rlim_cur), n_ranks, needed_for(n_ranks));
   if (limit.rlim_cur >= needed_for(n_ranks)) return good("open files (ulimit -n)", found);
-  return {limit.rlim_cur < needed_for(ranks_here) ? Level::kBad : Level::kWarning, "open files (ulimit -n)", found,
+  const unsigned long long least = 40 + 16 * static_cast<unsigned long long>(ranks_here);
+  return {limit.rlim_cur < least ? Level::kBad : Level::kWarning, "open files (ulimit -n)", found,
           format("ulimit -n %llu before the job, or LimitNOFILE in its service", needed_for(n_ranks))};
 }
 

@@ -69,14 +69,15 @@ int report_missing_group(tuttiResult_t code, const std::string& error) {
   return 1;
 }
 
-// Every host's first rank prints; returns 0 if nothing is bad.
-int look_at_job(const tutti::LaunchInfo& info) {
+// Every host's first rank prints; returns 0 if nothing is bad. More ranks may be wanted than there are now.
+int look_at_job(const tutti::LaunchInfo& info, int ranks) {
   const Network network = look_at_network(info);
   bool is_host_well = true;
   if (network.place.is_first_here) {
     printf("host %s, rank %d of %d\n", tutti::host_name().c_str(), info.rank, info.n_ranks);
     const tutti::doctor::Place& place = network.place;
-    is_host_well = print(tutti::doctor::look_at_host(place.ranks_here, info.n_ranks, place.cpus_here));
+    is_host_well = print(
+        tutti::doctor::look_at_host(std::max(place.ranks_here, ranks), std::max(info.n_ranks, ranks), place.cpus_here));
   }
   if (network.code != tuttiSuccess) return report_missing_group(network.code, network.error);
   if (!print_if_first(info, network.findings)) return 1;  // transfers would hang
@@ -99,7 +100,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "how many ranks are to run on this host")->check(CLI::Range(1, 65536));
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-doctor")) return *status;
   const auto info = tutti::detect_launcher();
-  if (info) return tutti::cli::printed(look_at_job(info.value()), "tutti-doctor");
+  if (info) return tutti::cli::printed(look_at_job(info.value(), ranks), "tutti-doctor");
   printf("host %s\n", tutti::host_name().c_str());
   if (tutti::has_rank_of_launcher())
     print({{Finding::Level::kWarning, "launcher", info.error().message,
