@@ -51,6 +51,10 @@ refused 'two_racks.json: there are several hosts' --graph ../../lib/sim/two_rack
 refused 'xml.*No space' --graph graphs/vm.xml --xml /dev/full
 refused 'give --graph, too' --xml "$out/written.xml"
 refused 'leave out --graph' --graph graphs/vm.xml --svg "$out/graph.svg"
+refused 'a graph has no ranks' --graph graphs/vm.xml --ranks 2
+refused 'a graph has no ranks' --graph graphs/vm.xml --cyclic
+refused 'give one --host' --graph ../../lib/sim/two_racks.json --host graphs/vm.xml --host graphs/vm.xml
+refused 'give --ranks, too' --cyclic
 "$topo" --graph this-host >"$out/graph" && grep -q '^ring: ' "$out/graph" || fail "this host's graph"
 refused 'cannot be read: No such file' --graph nowhere.json
 mkdir "$out/folder.json"
@@ -90,6 +94,15 @@ cat "$out/job.0"
 grep -q '^ring, host by host: ' "$out/job.0" || fail "a job's ring is not shown"
 grep -q '0 -> .: shm; they share ' "$out/job.0" || fail "a job's paths are not shown"
 [ ! -s "$out/job.1" ] || fail "others than rank 0 say something"
+# What needs no job is shown and written by rank 0 alone.
+for options in "--graph graphs/vm.xml --xml $out/alone.xml" "--ranks 2 --svg $out/alone.svg"; do
+  # shellcheck disable=SC2086  # several options on purpose
+  TUTTI_RANK=1 TUTTI_NRANKS=2 TUTTI_ROOT=127.0.0.1:1 "$topo" $options >"$out/alone" 2>&1 || fail "tutti-topo $options as rank 1"
+  [ ! -s "$out/alone" ] && [ ! -e "$out/alone.xml" ] && [ ! -e "$out/alone.svg" ] || fail "rank 1 shows or writes what rank 0 does: $options"
+  # shellcheck disable=SC2086
+  TUTTI_RANK=0 TUTTI_NRANKS=2 TUTTI_ROOT=127.0.0.1:1 "$topo" $options >"$out/alone" 2>&1 && [ -s "$out/alone" ] || fail "tutti-topo $options as rank 0"
+  rm -f "$out"/alone.*
+done
 # A launcher's incomplete variables make no job, and the program says so.
 TUTTI_RANK=1 TUTTI_NRANKS=2 "$topo" >"$out/alone" 2>&1 || fail "tutti-topo in half a launcher"
 grep -q "tutti-topo: showing this host alone, not the job: TUTTI_ROOT is not set" "$out/alone" || fail "half a launcher is not said"

@@ -21,6 +21,20 @@ int misuse(const std::string& what) {
   return tutti::cli::kWrongUsage;
 }
 
+// Why an option that was given would have no effect; null if all have one.
+const char* misplaced(const CLI::App& app) {
+  const auto has = [&](const char* option) { return app.count(option) > 0; };
+  if (!has("--graph")) {
+    if (has("--xml")) return "--xml writes a graph: give --graph, too, such as --graph this-host";
+    if (has("--cyclic") && !has("--ranks")) return "--cyclic deals out ranks: give --ranks, too";
+    return nullptr;
+  }
+  if (has("--svg")) return "--svg draws machines and ranks, not a graph: leave out --graph";
+  if (has("--ranks") || has("--cyclic")) return "a graph has no ranks: leave out --graph, or --ranks and --cyclic";
+  if (app.count("--host") > 1) return "all hosts of a graph are alike: give one --host";
+  return nullptr;
+}
+
 int show_graph(const std::string& name, const std::string& host, const std::string& xml) {
   const auto graph = tutti::topo::graph_named(name, host);
   if (!graph) return complain(graph.error().message);
@@ -57,15 +71,15 @@ int main(int argc, char** argv) {
   app.add_option("--svg", svg, "also draw it into this SVG file");
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-topo")) return *status;
 
-  if (graph.empty() && !xml.empty())
-    return misuse("--xml writes a graph: give --graph, too, such as --graph this-host");
-  if (!graph.empty() && !svg.empty()) return misuse("--svg draws machines and ranks, not a graph: leave out --graph");
+  if (const char* const why = misplaced(app)) return misuse(why);
+  const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
+  const auto launched = tutti::detect_launcher();
+  // What needs no job is shown once, not by each of its processes.
+  if ((makes_up || !graph.empty()) && launched && launched.value().rank != 0) return 0;
   if (!graph.empty()) return show_graph(graph, wish.hosts.empty() ? "" : wish.hosts[0], xml);
 
-  const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
   if (wish.hosts.empty()) wish.hosts.push_back("");
   int rank = 0;
-  const auto launched = tutti::detect_launcher();
   if (!makes_up && !launched && tutti::has_rank_of_launcher())
     fprintf(stderr, "tutti-topo: showing this host alone, not the job: %s\n", launched.error().message.c_str());
   const auto picture =
