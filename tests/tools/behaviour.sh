@@ -27,6 +27,8 @@ run "$tool" -b 8 -e 4096T
 check "more memory than there is" 3 'make the largest size'
 run env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1000 "$tool" -b 8 -e 8G
 check "more memory than there is for all that a launcher started" 3 '1000 rank(s) need'
+run "$tool" --procs 2 -b 8 -e 8 --algo rong
+check "an algorithm that does not exist" 2 'all_reduce_perf: --algo rong: there is no such algorithm; choose one of: ring, '
 run "$tool" --procs 2 -b 8 -e 8 --transport nosuch
 check "a transport that does not exist" 3 'nosuch'
 run "$tool" -b 8 -e 8

@@ -1,3 +1,5 @@
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -254,4 +256,32 @@ TEST_CASE("sizes run from the smallest to the largest") {
   CHECK(sizes(parsed({"-b", "7", "-e", "7", "-i", "0"}), 4) == Sizes{7});
   CHECK(sizes(parsed({}), 4) == Sizes{32u << 20});
   CHECK(sizes(parsed({"-b", "1T", "-e", "2T", "-f", "1000000000"}), 4) == Sizes{size_t{1} << 40});
+}
+
+TEST_CASE("the algorithms are the library's") {
+  const auto names_in = [](const std::string& message) {
+    const std::string before = "choose one of: ";
+    REQUIRE(contains(message, before));
+    std::istringstream words(message.substr(message.find(before) + before.size()));
+    std::set<std::string> names;
+    for (std::string name; words >> name;) names.insert(name.substr(0, name.find(',')));
+    return names;
+  };
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.algo = "rong";
+  tuttiUniqueId id;
+  REQUIRE(tuttiGetUniqueId(&id) == tuttiSuccess);
+  tuttiComm_t comm = nullptr;
+  REQUIRE(tuttiCommInitRankConfig(&comm, 1, id, 0, &config) != tuttiSuccess);
+  const std::set<std::string> names = names_in(tuttiGetLastError(nullptr));
+  CHECK(names.size() > 5);
+  CHECK(names_in(refusal({"--algo", "rong"})) == names);
+  for (const std::string& name : names) CHECK(parsed({"--algo", name.c_str()}).algo == name);
+  for (const char* former : {"star", "halving", "rabenseifner"}) CHECK(parsed({"--algo", former}).algo == former);
+}
+
+TEST_CASE("sizes from a list leave no others") {
+  for (const char* option : {"-b", "-e", "-i", "-f"})
+    CHECK(contains(refusal({"--sizes-from", "resnet50", option, "8"}), "has no effect with --sizes-from"));
+  CHECK(parsed({"--sizes-from", "resnet50"}).sizes_from == "resnet50");
 }

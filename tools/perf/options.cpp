@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "../cli/command_line.h"
 #include "types.h"
@@ -15,12 +16,18 @@ struct Raw {
   std::string min_bytes = "32M", max_bytes = "32M", step_bytes = "1M";
   std::string op = "sum", type = "float", root = "0", wire = "int8";
   bool gave_min = false, gave_max = false;
+  const char* gave_size = nullptr;  // one of the options for sizes, if any was given
   long long step_factor = 1;
   int gpus = 1, device_kernels = 0, parallel_init = 0, null_stream = -1;
   std::string device = "host";
   std::string device_blocks, block_policy;
   long long unalign = 0;
 };
+
+// The library's names, which it would check only once there are ranks; a test compares them.
+constexpr std::string_view kAlgorithms[] = {"ring",     "tree",   "direct",       "oneshot", "circulant",
+                                            "doubling", "linear", "hierarchical", "racks",   "chain"};
+constexpr std::string_view kFormerNames[] = {"star", "halving", "rabenseifner"};
 
 const char* const kExamples =
     "\nSizes take K, M and G (powers of 1024). Ranks are threads (-t) of processes (--procs, or a launcher's).\n"
@@ -46,6 +53,12 @@ std::string examples_of(const Collective& collective) {
   if (!collective.has_data) leave_out("--sizes-from");
   for (size_t at; (at = examples.find('@')) != std::string::npos;) examples.replace(at, 1, collective.tool);
   return examples;
+}
+
+std::string algorithm_list() {
+  std::string list;
+  for (const std::string_view name : kAlgorithms) list.append(list.empty() ? "" : ", ").append(name);
+  return list;
 }
 
 void add_size_options(CLI::App& app, Options& o, Raw& raw) {
@@ -76,10 +89,7 @@ void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective
     app.add_option("--wire", raw.wire, "the type that travels, in blocks of 128: int8 or f8e4m3")
         ->group("Operation")
         ->check(CLI::IsMember({"int8", "f8e4m3"}));
-  app.add_option(
-         "--algo", o.algo,
-         "ring, tree, direct, oneshot, circulant, doubling, linear, hierarchical, racks or chain; otherwise by size")
-      ->group("Operation");
+  app.add_option("--algo", o.algo, algorithm_list() + "; otherwise by size")->group("Operation");
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp")->group("Operation");
 }
 
@@ -178,6 +188,15 @@ Status check_counts(const Options& o) {
     return usage_error(text("-K %d: needs -I 1 and more iterations (-n) than that", o.per_iter_skip));
   }
   return {};
+}
+
+Status check_algorithm(const std::string& name) {
+  const auto is_one_of = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  if (name.empty() || is_one_of(kAlgorithms) || is_one_of(kFormerNames)) return {};
+  return usage_error(
+      text("--algo %s: there is no such algorithm; choose one of: %s", name.c_str(), algorithm_list().c_str()));
 }
 
 Status check_refused(const Raw& raw) {
@@ -288,6 +307,9 @@ Status check_graph(const Options& o) {
 Status convert(const Raw& raw, const Collective& collective, Options* o) {
   if (Status s = check_refused(raw); !s) return s;
   if (Status s = check_counts(*o); !s) return s;
+  if (Status s = check_algorithm(o->algo); !s) return s;
+  if (collective.has_data && !o->sizes_from.empty() && raw.gave_size != nullptr)
+    return usage_error(text("%s has no effect with --sizes-from; leave one of them out", raw.gave_size));
   if (Status s = convert_sizes(raw, o); !s) return s;
   if (Status s = convert_type(raw.type, o); !s) return s;
   if (Status s = convert_op(raw.op, o); !s) return s;
@@ -333,6 +355,8 @@ Status parse_options(int argc, const char* const* argv, const Collective& collec
   }
   raw.gave_min = app.count("-b") > 0;
   raw.gave_max = app.count("-e") > 0;
+  for (const char* option : {"-b", "-e", "-i", "-f"})
+    if (app.count(option) > 0) raw.gave_size = option;
   return convert(raw, collective, options);
 }
 
