@@ -229,7 +229,7 @@ class Forms(unittest.TestCase):
             ],
             *(make, lambda out, s: out, got),
         )
-        splits = [1] * n
+        splits, counts = [1] * n, torch.ones(n, dtype=torch.int64)
         named = {"input_split_sizes": splits, "output_split_sizes": splits}
         calls = [
             *(lambda out, s, f=f: f(out, s, splits, splits) for f in (g.alltoall_base, g.all_to_all_single)),
@@ -237,6 +237,8 @@ class Forms(unittest.TestCase):
             *(lambda out, s, f=f: f(out, s, [], splits, LIMIT) for f in (g.alltoall_base, g.all_to_all_single)),
             lambda out, s: g.alltoall_base(input_tensor=s, output_tensor=out, **named, opts=c10d.AllToAllOptions()),
             lambda out, s: g.alltoall_base(input=s, output=out, timeout=LIMIT, **named),
+            lambda out, s: g.alltoall_base(out, s, counts.numpy(), counts.numpy(), c10d.AllToAllOptions()),
+            lambda out, s: dist.all_to_all_single(out, s, counts, counts, async_op=True),
         ]
         self.check(calls, lambda: (torch.zeros(n), torch.cat(make()[1])), lambda out, s: [out], [sum(got, [])])
 

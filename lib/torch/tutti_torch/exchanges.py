@@ -168,6 +168,7 @@ class Exchanges(GroupBase):
     def _split(self, name: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
         """The tensor's block for each rank: as many rows as `splits` says, or the same number for all."""
         rows = tensor.size(0) if tensor.dim() else 1
+        splits = [int(each) for each in splits]  # of a NumPy array or a tensor, too
         if not splits:
             if rows % self._size:
                 raise TuttiError(
@@ -176,8 +177,8 @@ class Exchanges(GroupBase):
                 )
             splits = [rows // self._size] * self._size
         if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
-            raise TuttiError(f"all_to_all_single: {name}_split_sizes={list(splits)} for {rows} rows and {self._size} ranks")
-        return list(tensor.detach().split(list(splits)))
+            raise TuttiError(f"all_to_all_single: {name}_split_sizes={splits} for {rows} rows and {self._size} ranks")
+        return list(tensor.detach().split(splits))
 
     def _all_to_all(
         self, opts: Any, buffers: list[torch.Tensor], sources: list[torch.Tensor], outputs: Any, finish: Any
