@@ -71,12 +71,12 @@ class Install(unittest.TestCase):
             remaining = remaining.replace(line, "")
         self.assertEqual(remaining.strip(), "")
 
-    def imports(self, statement, path, **more):
+    def imports(self, statement, path, code=PROGRAM, **more):
         """Runs the program with one rank after this statement; the package must be the one in this folder."""
         with self.subTest(statement, **more):
             environment = self.environment(path, TUTTI_LIBRARY=str(LIBRARY), **more)
             (self.scratch / "store").unlink(missing_ok=True)
-            program = [sys.executable, "-c", statement + PROGRAM, self.scratch / "store"]
+            program = [sys.executable, "-c", statement + code, self.scratch / "store"]
             self.assertEqual(run(program, env=environment, cwd=self.scratch).strip(), f"{path}/tutti_torch/__init__.py")
 
     def test_orders_of_imports(self):
@@ -90,6 +90,12 @@ class Install(unittest.TestCase):
             "import tutti_torch.library",
         ):
             self.imports(statement, SITE)
+
+    def test_monitored_barrier_by_name(self):
+        """Before there is a group, whatever brings in the package."""
+        code = PROGRAM.replace("dist.all_reduce(t)", "monitored_barrier()")
+        for statement in ("", "import tutti_torch; ", "import torch; "):
+            self.imports(statement + "from torch.distributed import monitored_barrier", SITE, code)
 
     def test_without_autoload(self):
         """Then the package must be imported, before torch or after it."""

@@ -14,8 +14,9 @@ def register() -> None:
     if not dist.is_available():
         return
     from .group_base import DEVICES
-    from .process_group import NAME, create
+    from .process_group import NAME, create, serve_monitored_barrier
 
+    serve_monitored_barrier()
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=list(DEVICES))
 

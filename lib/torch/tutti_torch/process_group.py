@@ -282,7 +282,6 @@ def _watch(group: TuttiProcessGroup) -> None:
 
 def create(options: Any, _: Any = None) -> TuttiProcessGroup:
     """c10d calls this to create a group."""
-    _serve_monitored_barrier()
     devices, there = devices_of_creation(NAME)
     others = make_others(there, NAME)
     place = (options.store, options.group_rank, options.group_size, options.timeout)
@@ -293,9 +292,9 @@ def create(options: Any, _: Any = None) -> TuttiProcessGroup:
 
 
 @functools.cache
-def _serve_monitored_barrier() -> None:
-    """torch.distributed.monitored_barrier refuses by name all backends except gloo. With the first group it serves
-    Tutti's."""
+def serve_monitored_barrier() -> None:
+    """torch.distributed.monitored_barrier refuses by name all backends except gloo. From now on it serves Tutti's, also
+    for a program that imports it by name."""
     theirs = dist.monitored_barrier
 
     @functools.wraps(theirs)
