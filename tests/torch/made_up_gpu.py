@@ -5,6 +5,7 @@ import ctypes
 from unittest import mock
 
 import torch
+from torch.utils._pytree import tree_leaves
 from tutti_torch import calls, lanes, library
 
 DEVICE = torch.device("cuda", 0)
@@ -88,12 +89,19 @@ class FakeCuda:
 def made_up_gpu():
     """Tensors count as the device's; its communicator is one on host memory, whose operations run in Tutti's streams."""
     cuda, host_config = FakeCuda(), library.config
-    future = torch.futures.Future
+    future, hold, memory = torch.futures.Future, lanes.CudaLane._hold, []
+
+    def hold_storages(lane, work, used):
+        """torch gives a device's freed memory away in the order of its streams, a host's at once."""
+        memory.extend(each.untyped_storage() for each in tree_leaves(used) if isinstance(each, torch.Tensor))
+        hold(lane, work, used)
+
     with contextlib.ExitStack() as patches:
         for name in ("Event", "Stream", "current_stream", "stream", "is_current_stream_capturing"):
             patches.enter_context(mock.patch.object(torch.cuda, name, getattr(cuda, name)))
         for owner, name, new in (
             (lanes.Lanes, "of", lambda self, *tensors: self._on(DEVICE)),
+            (lanes.CudaLane, "_hold", hold_storages),
             (calls, "short", calls._Absent),  # it is for host memory only
             (library, "config", lambda init_s, op_s, deterministic=False, device=None: host_config(init_s, op_s, deterministic)),
             (torch.futures, "Future", lambda devices: future()),

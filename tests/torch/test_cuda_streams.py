@@ -88,6 +88,23 @@ class CudaStreams(unittest.TestCase):
             cuda.now.synchronize()
             self.assertIsNone(gone())
 
+    @ranks.on(2)
+    def test_memory_after_wait(self, rank, n):
+        """It is released once the stream in whose order it is reused waits for the operation, but not if another does."""
+        with made_up_gpu() as cuda:
+            gate, gone = threading.Event(), []
+            cuda.now.kernel(lambda: gate.wait(60))
+            for waits in (cuda.now, cuda.Stream()):
+                tensor = torch.ones(1000)
+                gone.append(weakref.ref(tensor))
+                work = dist.all_reduce(tensor, async_op=True)
+                with torch.cuda.stream(waits):
+                    work.wait()
+                del tensor, work
+            self.assertEqual([each() is None for each in gone], [True, False])
+            gate.set()
+            waits.synchronize()
+
     @ranks.on(3)
     def test_collectives(self, rank, n):
         with made_up_gpu() as cuda:

@@ -103,14 +103,13 @@ class HostLane(Lane):
 
 
 class CudaWork(dist.Work):
-    """One operation on a device. `stream` is the one it runs on, None if that was the current one. Whoever waits for it
-    keeps `used` alive so long."""
+    """One operation on a device. `stream` is the one it runs on, None if that was the current one; `caller` the one that
+    was current then, in whose order torch reuses the memory that the operation uses (`used`)."""
 
-    used: object = None
-
-    def __init__(self, lane: CudaLane, results: list[torch.Tensor], stream: Any = None) -> None:
+    def __init__(self, lane: CudaLane, results: list[torch.Tensor], stream: Any = None, caller: Any = None) -> None:
         super().__init__()
         self._lane, self._stream, self._results = lane, stream, results
+        self._caller, self.used = caller, list[object]()
         self._event = torch.cuda.Event()
         self._event.record(torch.cuda.current_stream(lane.device) if stream is None else stream)
 
@@ -120,7 +119,10 @@ class CudaWork(dist.Work):
         if error is not None:
             raise error
         if self._stream is not None:
-            torch.cuda.current_stream(self._lane.device).wait_event(self._event)
+            current = torch.cuda.current_stream(self._lane.device)
+            current.wait_event(self._event)
+            if current == self._caller:  # what reuses the memory comes after the operation from now on
+                self.used.clear()
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -156,7 +158,7 @@ class CudaLane(Lane):
         self.device = device
         self._stream = torch.cuda.Stream(device)
         # Tensors that the device may still use: torch would reuse their memory as soon as nothing refers to them.
-        self._in_use: collections.deque[tuple[CudaWork, object]] = collections.deque()
+        self._in_use: collections.deque[tuple[Any, list[object]]] = collections.deque()
         self._guard = threading.Lock()
 
     def _launch(self, is_async: bool, comm: int, issue: Issue, results: Any, finish: Finish, keep: object) -> dist.Work:
@@ -174,18 +176,18 @@ class CudaLane(Lane):
                     if finish is not None:
                         finish()
             finally:  # after an error, too: what was launched before it still uses the memory
-                work = CudaWork(self, results, self._stream)
-                self._hold(work, (issue, finish, keep))
+                work = CudaWork(self, results, self._stream, current)
+                self._hold(work, [issue, finish, keep, results])
         return work
 
-    def _hold(self, work: CudaWork, used: object) -> None:
-        """Keeps what the operation uses alive until it is done."""
+    def _hold(self, work: CudaWork, used: list[object]) -> None:
+        """Keeps what the operation uses alive until it is done, or its caller's stream waits for it."""
+        work.used = used
         if torch.cuda.is_current_stream_capturing():
-            work.used = used  # until the caller has waited: events of a graph that is being captured cannot be queried
-            return
-        while self._in_use and self._in_use[0][0]._event.query():
+            return  # events of a graph that is being captured cannot be queried: only the work keeps it
+        while self._in_use and self._in_use[0][0].query():
             self._in_use.popleft()
-        self._in_use.append((work, used))
+        self._in_use.append((work._event, used))
 
     def close(self) -> None:
         super().close()  # waits for the device
