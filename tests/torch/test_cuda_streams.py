@@ -105,6 +105,24 @@ class CudaStreams(unittest.TestCase):
             gate.set()
             waits.synchronize()
 
+    @ranks.on(2)
+    def test_coalescing(self, rank, n):
+        """The manager's work is the operations', on the stream of the device."""
+        with made_up_gpu() as cuda:
+            gate, tensors, seen = threading.Event(), [torch.ones(3), torch.ones(3)], []
+            cuda.now.kernel(lambda: gate.wait(60))
+            with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as coalesced:
+                for tensor in tensors:
+                    dist.all_reduce(tensor)
+            (work,) = coalesced.works
+            self.assertFalse(work.is_completed())
+            work.wait()
+            cuda.now.kernel(lambda: seen.extend(tensor.tolist() for tensor in tensors))
+            self.assertEqual(seen, [])
+            gate.set()
+            cuda.now.synchronize()
+            self.assertEqual(seen, [[2, 2, 2]] * 2)
+
     @ranks.on(3)
     def test_collectives(self, rank, n):
         with made_up_gpu() as cuda:

@@ -104,6 +104,33 @@ class Device(unittest.TestCase):
         self.run_ranks(body)
 
 
+class Coalesced(unittest.TestCase):
+    @ranks.on(2)
+    def test_all_kinds(self, rank, n):
+        """What torch hands over at the end, what it calls at once, and messages: nobody waits for the single works."""
+        sums, swapped, got, group = [torch.ones(1000), torch.ones(3)], torch.zeros(n), torch.zeros(2), dist.group.WORLD
+        for is_async in (True, False):
+            with dist.distributed_c10d._coalescing_manager(group, CPU, is_async) as coalesced:
+                for tensor in sums:
+                    dist.all_reduce(tensor)
+                dist.all_to_all_single(swapped, torch.full((n,), float(rank)), async_op=True)
+                dist.irecv(got, 1 - rank)
+                dist.isend(torch.full((2,), float(rank)), 1 - rank)
+            coalesced.wait()
+            self.assertEqual((swapped.tolist(), got.tolist()), ([0, 1], [1 - rank] * 2))
+        self.assertEqual([tensor.tolist() for tensor in sums], [[4] * 1000, [4] * 3])
+
+    @ranks.on(2)
+    def test_failure(self, rank, n):
+        """That of one of them is the manager's."""
+        with self.assertRaisesRegex(tutti_torch.TuttiError, r"(?=.*count=3\b).*count=4\b"):
+            with dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True) as coalesced:
+                dist.all_to_all_single(torch.zeros(n), torch.zeros(n), async_op=True)
+                dist.broadcast(torch.ones(3 + rank), 0, async_op=True)
+            coalesced.wait()
+            dist.barrier()
+
+
 class Watched(unittest.TestCase):
     def test_profiler(self):
         """As it sees gloo: c10d's operator and the backend's, with shapes; the latter with its real duration."""

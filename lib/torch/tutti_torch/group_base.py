@@ -30,6 +30,8 @@ class GroupBase(dist.ProcessGroup):
 
     # Whether the ranks' calls are compared, and whether torch records them (devices.py).
     _compares = _records = False
+    # Messages since _start_coalescing().
+    _messages: list[dist.Work] | None = None
 
     def __init__(self, rank: int, size: int, devices: Sequence[str], others: dist.ProcessGroup | None) -> None:
         super().__init__(rank, size)
@@ -66,6 +68,18 @@ class GroupBase(dist.ProcessGroup):
         return self._others._get_backend(device)
 
     get_backend = _get_backend
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """For torch's _coalescing_manager(device=...). Operations run as they are called."""
+        self._messages = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        """The work of an operation that does nothing, on the stream that runs all others in their order."""
+        messages, self._messages = self._messages or [], None
+        for message in messages:
+            message.wait()
+        lane = self._lanes.of(torch.empty(0, device=device))
+        return lane.launch("coalesced operations", [], True, lane.calls(), [])
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         return False

@@ -128,7 +128,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         where = place("send", [tensor])
         work = self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(dstRank), tag, where)
         work.limit, work.what = self._message_limit, f"send to rank {dstRank}"
-        return work
+        return self._noted(work)
 
     def recv(self, tensors: list[torch.Tensor], srcRank: int, tag: int = 0) -> TuttiWork:  # noqa: N803
         return self._receive(tensors, [self._peer(srcRank)], tag)
@@ -149,6 +149,11 @@ class TuttiProcessGroup(Reductions, Exchanges):
             # The message may arrive at any time, and another thread copies it.
             torch.cuda.current_stream(tensor.device).synchronize()
         self._channels.receive(Receive(tensor, buffer, tag, work, place("recv", [tensor])), peers)
+        return self._noted(work)
+
+    def _noted(self, work: TuttiWork) -> TuttiWork:
+        if self._messages is not None:
+            self._messages.append(work)
         return work
 
     def _peer(self, peer: int) -> int:
