@@ -1,8 +1,12 @@
 """send and recv: any order, any tag, any size, from any rank."""
+import atexit
+import os
+import threading
 import time
 import unittest
 import weakref
 from datetime import timedelta
+from unittest import mock
 
 import prerequisites
 import ranks
@@ -101,7 +105,6 @@ class PointToPoint(unittest.TestCase):
 
     def test_receives_keep_their_order(self):
         """R3 is asked for as soon as R1 is there, before the inbox has looked at R2 again."""
-        import threading
         from tutti_torch.point_to_point import Inbox, Receive
         from tutti_torch.work import TuttiWork
 
@@ -131,6 +134,111 @@ class PointToPoint(unittest.TestCase):
         inbox._take_message(5, 4, message(2.0))
         inbox._take_message(5, 4, message(3.0))
         self.assertEqual([r.tensor.item() for r in (r1, r2, r3)], [1, 2, 3])
+
+    def test_from_those_that_have_not_left(self):
+        """Rank 1 leaves in good order, which breaks the group; then rank 2 sends its first message."""
+        from tutti_torch.communicator import Communicator
+
+        def body(rank, n, path):
+            ranks.init(prerequisites.BACKEND, path, rank, n)
+            store, tensor = dist.distributed_c10d._get_default_store(), torch.zeros(3)
+            if rank == 1:
+                dist.send(torch.full((3,), 1.0), 0)
+                with mock.patch.object(Communicator.close, "__defaults__", (1.0,)):
+                    leave()
+            elif rank == 0:
+                self.assertEqual(dist.recv(tensor), 1)
+                work = dist.irecv(tensor)
+                self.until(lambda: dist.group.WORLD._channels._in[1].error is not None)
+                store.set("rank 1 has left", "")
+                work.wait()
+                self.assertEqual((work.source_rank(), tensor.tolist()), (2, [2, 2, 2]))
+                work = dist.irecv(tensor)  # posted for rank 2 alone
+                store.set("posted", "")
+                work.wait()
+                self.assertEqual((work.source_rank(), tensor.tolist()), (2, [3, 3, 3]))
+            else:
+                store.wait(["rank 1 has left"])
+                dist.send(torch.full((3,), 2.0), 0)
+                store.wait(["posted"])
+                dist.send(torch.full((3,), 3.0), 0)
+
+        for leave in (atexit._run_exitfuncs, dist.destroy_process_group):
+            ranks.run(body, 3, joined=False)
+
+    @ranks.on(3)
+    def test_first_message_between_those_that_have_not_left(self, rank, n):
+        store, tensor = dist.distributed_c10d._get_default_store(), torch.full((3,), float(rank))
+        if rank == 2:
+            atexit._run_exitfuncs()
+        else:
+            self.until(lambda: 2 in dist.group.WORLD.lost_ranks())
+            dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
+            self.assertEqual(tensor.tolist(), [0, 0, 0])
+            with self.assertRaisesRegex(RuntimeError, "rank 2 .*its program has ended"):
+                dist.send(tensor, 2)
+        store.set(f"{rank} is done", "")
+        store.wait([f"{other} is done" for other in range(n)])
+
+    def until(self, condition):
+        for _ in range(6000):
+            if condition():
+                return
+            time.sleep(0.01)
+        self.fail("this has not come true for a minute")
+
+    def test_from_several_inboxes(self):
+        """Some of whose ranks are gone."""
+        from tutti_torch.point_to_point import Channels, Inbox, Receive
+        from tutti_torch.work import TuttiWork
+
+        channels = Channels(None, 0, 1, "", lambda peer: None)
+        for peer in (1, 2, 3):
+            inbox = channels._in[peer] = object.__new__(Inbox)  # without a thread
+            inbox.peer, inbox.error, inbox._changed = peer, None, threading.Condition(channels.guard)
+            inbox._posted, inbox._kept, inbox._closed = [], [], False
+
+        def receive():
+            tensor = torch.zeros(1)
+            made = Receive(tensor, tensor, 5, TuttiWork([tensor]).begin(), 0)
+            channels.receive(made, [1, 2, 3])
+            return made.work
+
+        left = RuntimeError("rank 1 (host a, pid 1) called tuttiCommAbort (its program has ended)")
+        early = receive()
+        channels._in[1]._fail(left)
+        channels._in[2]._kept.append((5, torch.tensor([7.0]).view(torch.uint8)))
+        late = receive()
+        self.assertEqual((late.source_rank(), late.result()[0].item()), (2, 7))
+        self.assertFalse(early.is_completed())
+        channels._in[2]._fail(left)
+        self.assertFalse(early.is_completed())
+        self.assertEqual(channels._in[1]._posted + channels._in[2]._posted, [])
+        other = receive()
+        died = RuntimeError("rank 3 (host a, pid 3) died")
+        channels._in[3]._fail(died)
+        for work in (early, other, receive()):
+            self.assertIs(work.exception(), died)
+        channels._in[3].error = left
+        self.assertIs(receive().exception(), left)
+
+    def test_from_anybody_with_a_dead_rank(self):
+        """An error names it, whoever else could send."""
+
+        def body(rank, n, path):
+            ranks.init(prerequisites.BACKEND, path, rank, n)
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"joined {rank}", "")
+            store.wait([f"joined {other}" for other in range(n)])
+            if rank == 1:
+                os._exit(0)
+            if rank == 0:
+                with self.assertRaisesRegex(RuntimeError, "rank 1 .*died"):
+                    dist.recv(torch.zeros(3))
+                store.set("refused", "")
+            store.wait(["refused"])
+
+        ranks.run(body, 3, joined=False, dies=1)
 
     @ranks.on(2)
     def test_memory(self, rank, n):
@@ -197,7 +305,6 @@ class PointToPoint(unittest.TestCase):
 
     def test_a_copy_that_fails(self):
         """A failing thread's error becomes that of the receive."""
-        from unittest import mock
         from tutti_torch.point_to_point import Receive
         from tutti_torch.work import TuttiWork
 

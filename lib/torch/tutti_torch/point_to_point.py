@@ -10,7 +10,9 @@ receive is posted; messages that no receive has asked for yet are kept.
 """
 from __future__ import annotations
 
+import functools
 import queue
+import re
 import struct
 import threading
 from collections.abc import Callable
@@ -31,6 +33,8 @@ from .work import TuttiWork
 _HEADER = struct.Struct("<qQ")
 # A channel may be silent for as long as the group lives; a caller that waits for a message has its own limit.
 _FOREVER_S = 31_536_000
+# How an error calls a rank that has left in good order: by where it was then (set_place_at_end(), shutdown()).
+_LEFT = re.compile(r"\((its program has ended\)|destroy_process_group\b)")
 
 
 def _key(source: int, target: int) -> str:
@@ -87,7 +91,8 @@ class _Channel:
         label = f" (messages with rank {self.peer} of the group{self.channels.label})"
         options = library.config(self.channels.init_s, _FOREVER_S)
         # Ranks open channels in different orders; the id, which is the same on both, gives them one order at exit.
-        self.comm = Communicator(unique, rank, 2, options, label, self.channels.group_error, unique)
+        broken = functools.partial(self.channels.group_error, self.peer)
+        self.comm = Communicator(unique, rank, 2, options, label, broken, unique)
         return self.comm
 
 
@@ -114,7 +119,7 @@ class Outbox(_Channel):
             set_place(item.place)
             try:
                 if comm is None:
-                    broken = self.channels.group_error()
+                    broken = self.channels.group_error(self.peer)
                     if broken is not None:
                         raise broken
                     unique = make_id()
@@ -188,7 +193,7 @@ class Inbox(_Channel):
 
     def _is_wanted(self) -> bool:
         """Whether a receive waits for a message; raises if the group can no longer bring one."""
-        broken = self.channels.group_error()
+        broken = self.channels.group_error(self.peer)
         if broken is not None:
             raise broken
         return bool(self._posted) and not self._closed
@@ -238,11 +243,20 @@ class Inbox(_Channel):
         if late is not None:
             self.bring(data, late)
 
+    def has_left(self) -> bool:
+        """Whether the peer has left in good order: then receives from any rank go on with the others."""
+        return self.error is not None and _LEFT.search(str(self.error)) is not None
+
     def _fail(self, error: BaseException) -> None:
         with self._changed:
             self.error = error
-            posted = list(iter(self._take, None))
-        for receive in posted:
+            posted, has_left = list(self._posted), self.has_left()
+            for receive in posted:
+                for inbox in [self] if has_left else list(receive.inboxes):
+                    inbox._posted.remove(receive)
+                    receive.inboxes.remove(inbox)
+            failed = [receive for receive in posted if not receive.inboxes]
+        for receive in failed:
             receive.work.complete(error, self.peer)
 
 
@@ -250,8 +264,9 @@ class Channels:
     """All channels of one group."""
 
     def __init__(
-        self, store: dist.Store, rank: int, init_s: int, label: str, group_error: Callable[[], Optional[BaseException]]
+        self, store: dist.Store, rank: int, init_s: int, label: str, group_error: Callable[[int], Optional[BaseException]]
     ) -> None:
+        """group_error(peer): why no channel with that rank can form any more, if so."""
         self.store, self.rank, self.init_s, self.label = store, rank, init_s, label
         self.group_error = group_error
         self.guard = threading.Lock()
@@ -272,19 +287,22 @@ class Channels:
             for peer in peers:
                 if peer not in self._in:
                     self._in[peer] = Inbox(self, peer)
-            receive.inboxes = [self._in[peer] for peer in peers]
-            for inbox in receive.inboxes:
+            inboxes = [self._in[peer] for peer in peers]
+            for inbox in inboxes:
                 kept = inbox.take_kept(receive.tag)
-                if kept is not None or inbox.error is not None:
+                if kept is not None:
                     break
             else:
-                for inbox in receive.inboxes:
-                    inbox.post(receive)
-                return
+                receive.inboxes = [inbox for inbox in inboxes if not inbox.has_left()] or inboxes
+                error = next((inbox.error for inbox in receive.inboxes if inbox.error is not None), None)
+                if error is None:
+                    for inbox in receive.inboxes:
+                        inbox.post(receive)
+                    return
         if kept is not None:
             inbox.bring(kept, receive)
         else:
-            receive.work.complete(inbox.error)
+            receive.work.complete(error)
 
     def close(self, limit: timedelta) -> None:
         """Sends what is still queued; receives that still wait get an error."""

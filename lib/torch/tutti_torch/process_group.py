@@ -80,7 +80,13 @@ class TuttiProcessGroup(Reductions, Exchanges):
         self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
         self._store, self._own_store, self._label = store, own_store, label
         self._global_ranks = list(global_ranks) or list(range(size))
-        self._channels = Channels(own_store, rank, init_s, label, communicator.broken)
+
+        def group_error(peer: int) -> TuttiError | None:
+            """Ranks that live exchange messages in a group that has lost others, too."""
+            error = communicator.broken()
+            return error if error is not None and peer in communicator.lost_ranks(size) else None
+
+        self._channels = Channels(own_store, rank, init_s, label, group_error)
         self._barriers = itertools.count()
 
     # ---- what c10d asks of a group ----
