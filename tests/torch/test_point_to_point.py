@@ -1,5 +1,4 @@
 """send and recv: any order, any tag, any size, from any rank."""
-import atexit
 import os
 import threading
 import time
@@ -137,7 +136,7 @@ class PointToPoint(unittest.TestCase):
 
     def test_from_those_that_have_not_left(self):
         """Rank 1 leaves in good order, which breaks the group; then rank 2 sends its first message."""
-        from tutti_torch.communicator import Communicator
+        from tutti_torch.communicator import Communicator, _at_exit
 
         def body(rank, n, path):
             ranks.init(prerequisites.BACKEND, path, rank, n)
@@ -163,14 +162,16 @@ class PointToPoint(unittest.TestCase):
                 store.wait(["posted"])
                 dist.send(torch.full((3,), 3.0), 0)
 
-        for leave in (atexit._run_exitfuncs, dist.destroy_process_group):
+        for leave in (_at_exit, dist.destroy_process_group):
             ranks.run(body, 3, joined=False)
 
     @ranks.on(3)
     def test_first_message_between_those_that_have_not_left(self, rank, n):
+        from tutti_torch.communicator import _at_exit
+
         store, tensor = dist.distributed_c10d._get_default_store(), torch.full((3,), float(rank))
         if rank == 2:
-            atexit._run_exitfuncs()
+            _at_exit()
         else:
             self.until(lambda: 2 in dist.group.WORLD.lost_ranks())
             dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
