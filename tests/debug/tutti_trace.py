@@ -164,6 +164,8 @@ def check_files(run, folder):
     for twice in (["torch", dumps[0], dumps[0], "-o", f"{folder}/twice_"], ["dump", "-o", f"{folder}/one.json"]):
         refused = subprocess.run([run.tool, *twice], capture_output=True, text=True, timeout=60)
         assert refused.returncode == 1 and "rank" in refused.stderr, refused
+    both = subprocess.run([run.tool, "late", "--pid", "1", dumps[0]], capture_output=True, text=True, timeout=60)
+    assert both.returncode == 2 and "leave out one" in both.stderr, both
     pickles = run("torch", *dumps, "-o", f"{folder}/torch/torch_").split()
     for rank, (dump, made) in enumerate(zip(dumps, pickles)):
         assert made.endswith(f"torch_{rank}")

@@ -203,7 +203,7 @@ def test_failing(tool, folder):
         return programs.Program(name, "floor", "peer", launcher, ("--variant", "bounce"))
 
     limit, tool.LIMIT_SECONDS = tool.LIMIT_SECONDS, 3
-    chosen = [program("works"), program("fails", "sh", "-c", "echo no >&2; exit 3"), program("absent", "/nowhere/mpirun"),
+    chosen = [program("works"), program("fails", "sh", "-c", "echo ------ >&2; echo no >&2; exit 3"), program("absent", "/nowhere/mpirun"),
               program("hangs", "sh", "-c", "sleep 1000; true")]
     notes = []
     options = chosen_options()

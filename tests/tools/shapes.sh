@@ -11,7 +11,8 @@ failures=0
 check() {
   collective=$1 row=$2 factor=$3
   shift 3
-  "$folder/${collective}_perf" --procs 3 -b 1000 -e 1000 -n 2 -J "$tmp/json" "$@" >"$tmp/out" 2>&1 &&
+  case $* in *--sizes-from*) ;; *) set -- -b 1000 -e 1000 "$@" ;; esac
+  "$folder/${collective}_perf" --procs 3 -n 2 -J "$tmp/json" "$@" >"$tmp/out" 2>&1 &&
     grep -q "^ *$row\( \|$\)" "$tmp/out" &&
     awk -F '[:,]' -v factor="$factor" '
       /"alg_bw"/ { alg = $2 }

@@ -57,6 +57,11 @@ run "$sim" all-reduce --topology "$topology" --bytes 12Q
 check "a size" 2 '--bytes 12Q: must be a size'
 run "$sim" all-reduce --topology "$topology" --bytes 1024T --trace "$tmp/none"
 check "more than can be simulated" 2 'nothing is left to show'
+for file in "$tmp/no/such/folder" "$tmp"; do
+  run "$sim" all-reduce --topology "$topology" --trace "$file"
+  check "a trace that cannot be written" 1 "--trace $file cannot be written"
+  grep -q '^\*' "$tmp/out" && { echo "FAILED: it is found after the simulation"; failures=$((failures + 1)); }
+done
 run "$sim" all-reduce --topology "$topology" --algorithm rong
 check "an algorithm" 2 "there is no algorithm 'rong'"
 run "$sim" all-reduce --topology "$topology" --trase x

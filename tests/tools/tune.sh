@@ -27,6 +27,13 @@ run "$tune" --procs 2 --network "$tmp/network"
 check "a network of one host" 2 'between hosts, and all ranks are on'
 run "$tune" --procs 2 --network "$tmp/network" --samples "$tmp/none"
 check "samples of a network" 2 '--samples cannot be combined with --network'
+run "$tune" --procs 2 --network "$tmp/network" -b 8
+check "sizes of a network" 2 '-b cannot be combined with --network'
+for option in "--procs 2" "-t 2" "-b 8" "-e 64" "-f 8" "-n 3" "--transport tcp"; do
+  # shellcheck disable=SC2086  # an option and its value
+  run "$tune" --fit "$tmp/absent" $option
+  check "measuring nothing, with $option" 2 "${option%% *} cannot be combined with --fit"
+done
 
 mkdir -p "$tmp/config"
 small="-b 64 -e 4K -f 64 -n 1"

@@ -42,6 +42,11 @@ class Perf(unittest.TestCase):
             done = subprocess.run([sys.executable, str(PROGRAM), "-b", wrong], capture_output=True, text=True, timeout=200, check=False)
             self.assertEqual((done.returncode, f"size_of value: '{wrong}'" in done.stderr), (2, True), done.stderr)
 
+        for option, wrong, said in (("--ranks", "2,x", "ranks_of value: '2,x'"), ("--ranks", "0", "ranks_of value: '0'"),
+                                    ("--peers", "vllm,foo", "--peers foo: must be of deepspeed, vllm")):
+            done = subprocess.run([sys.executable, str(PROGRAM), option, wrong], capture_output=True, text=True, timeout=200, check=False)
+            self.assertEqual((done.returncode, said in done.stderr), (2, True), done.stderr)
+
     def test_what_does_nothing_is_wrong(self):
         import torch
 

@@ -13,6 +13,7 @@ import argparse
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,12 +27,19 @@ def size_of(text: str) -> int:
     return int(text[:-1]) * units[text[-1].upper()] if text[-1:].upper() in units else int(text)
 
 
+def ranks_of(text: str) -> list[int]:
+    numbers = [int(number) for number in text.split(",")]
+    if min(numbers) < 1:
+        raise ValueError
+    return numbers
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--op", choices=OPERATIONS, default="all_reduce")
     parser.add_argument("--peers", type=lambda names: [name for name in names.split(",") if name], metavar="NAMES",
                         help="compare with these besides gloo: deepspeed,vllm, or '' for none; default: those installed")
-    parser.add_argument("--ranks", default="2", help="numbers of processes, e.g. 2,4")
+    parser.add_argument("--ranks", type=ranks_of, default=[2], help="numbers of processes, e.g. 2,4")
     parser.add_argument("-b", "--min-bytes", type=size_of, default=8)
     parser.add_argument("-e", "--max-bytes", type=size_of, default=size_of("64M"))
     parser.add_argument("-f", "--factor", type=int, default=8)
@@ -233,6 +241,10 @@ def main() -> None:
     options = arguments()
     import peers
 
+    for name in options.peers or ():
+        if name not in peers.KNOWN:
+            print(f"torch_perf.py: --peers {name}: must be of {', '.join(peers.KNOWN)}", file=sys.stderr)
+            raise SystemExit(2)
     if options.no_sizes or options.op not in ("all_reduce", "all_gather"):
         options.peers = []
     elif options.peers is None:
@@ -240,7 +252,7 @@ def main() -> None:
     peers.prepare(options.peers)
     context = multiprocessing.get_context("forkserver")  # made from a process without threads
     context.set_forkserver_preload(["torch"])
-    for size in map(int, options.ranks.split(",")):
+    for size in options.ranks:
         with tempfile.TemporaryDirectory() as scratch:
             ranks = [context.Process(target=run_rank, args=(r, size, f"{scratch}/store", options)) for r in range(size)]
             for process in ranks:

@@ -245,7 +245,12 @@ int main(int argc, char** argv) {
       ->add_option("-o", prefix, "the files' names up to the rank")
       ->capture_default_str();
   if (const auto status = cli::parse(app, argc, argv, "tutti-trace")) return *status;
-  const std::string command = app.get_subcommands()[0]->get_name();
+  const CLI::App& given = *app.get_subcommands()[0];
+  const std::string command = given.get_name();
+  if (command == "late" && !files.empty() && given.count("--dir") + given.count("--pid") > 0) {
+    complain("late: --dir and --pid are of live ranks, not of files: leave out one or the other");
+    return cli::kWrongUsage;
+  }
   const auto run = [&] {
     if (command == "show") return show(folder, pid);
     if (command == "why") return explain(folder, pid);

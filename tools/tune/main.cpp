@@ -46,12 +46,14 @@ struct Settings {
   bool only_check = false;
 };
 
-// Refuses options without an effect: a file that is not written, a check that is not made.
+// Refuses options without an effect: a file that is not written, a check that is not made, sizes of no operation.
 Status check_combination(const CLI::App& app, const Settings& settings) {
   const auto refuse = [&](const char* option, const char* with) {
     return usage_error(text("%s cannot be combined with %s; leave it out", option, with));
   };
-  for (const char* option : {"--samples", "--check", "--fit", "-o"})
+  for (const char* option : {"--procs", "-t", "-b", "-e", "-f", "-n", "--transport"})
+    if (!settings.fit_from.empty() && app.count(option) > 0) return refuse(option, "--fit");
+  for (const char* option : {"--samples", "--check", "--fit", "-o", "-b", "-e", "-f", "-n"})
     if (!settings.network_path.empty() && app.count(option) > 0) return refuse(option, "--network");
   if (settings.only_check && app.count("-o") > 0) return refuse("-o", "--check");
   for (const char* option : {"--samples", "--check"})
