@@ -25,6 +25,7 @@ int64_t now_ns() {
 namespace {
 
 constexpr int kExitFailed = 1, kExitUsage = 2;
+constexpr char kTraceDir[] = "TUTTI_TRACE_DIR";  // read and set: soak uses the library as any program does
 volatile sig_atomic_t interrupted = 0;
 
 int complain(const std::string& what, int status) {
@@ -74,14 +75,14 @@ int soak(const Options& options) {
   if (options.hosts > 1)
     if (const std::string why = hosts.make(options.hosts); !why.empty())
       return complain("--hosts " + std::to_string(options.hosts) + ": " + why, kExitUsage);
-  const char* const given = getenv("TUTTI_TRACE_DIR");
+  const char* const given = getenv(kTraceDir);
   const std::string around = given != nullptr && *given != 0 ? given : "/dev/shm";
   std::string folder = around + "/tutti-soak-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr)
-    return complain("no folder can be created in " + around + ": " + strerror(errno) +
-                        "; set TUTTI_TRACE_DIR to one where that is possible",
+    return complain("no folder can be created in " + around + ": " + strerror(errno) + "; set " + kTraceDir +
+                        " to one where that is possible",
                     kExitFailed);
-  setenv("TUTTI_TRACE_DIR", folder.c_str(), 1);
+  setenv(kTraceDir, folder.c_str(), 1);
   setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
   setenv("TUTTI_LOG", "none", 0);  // errors are the purpose here
   const Fate fate = Director(options, board, hosts, folder).run([] { return interrupted != 0; });
