@@ -197,9 +197,9 @@ TUTTI_API tuttiResult_t tuttiMemFree(void* ptr);
 TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void* buff, size_t size, void** handle);
 
 /* Takes a registration back; no operation may use the buffer meanwhile. NULL is allowed. If other processes have mapped
- * the buffer and it is GPU memory, waits until they have unmapped it, about 0.25 s and at most 2 s, because CUDA
- * forbids freeing it before; else it does not block. Any thread. Errors: tuttiInvalidArgument (not a registration of
- * this communicator, not a live communicator). */
+ * the buffer and it is GPU memory, waits until they have unmapped it, because CUDA forbids freeing it before: 0.25 s,
+ * at most 2 s; those with captured operations do so only as they deregister something. Otherwise does not block. Any
+ * thread. Errors: tuttiInvalidArgument (not a registration of this communicator, not a live communicator). */
 TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void* handle);
 
 /* ---- streams --------------------------------------------------------------------------------------------------- */

@@ -241,20 +241,23 @@ void Board::close_window(uint64_t number, const std::function<bool()>& is_idle) 
 // other here keep unmapping meanwhile, but only while their GPUs are idle: unmapping waits for them, and so perhaps for
 // an operation that the other rank calls only after this.
 void Board::take_back(size_t place, size_t n, const std::function<bool()>& is_idle) {
-  constexpr int kTurns = 2000;  // of 1 ms: enough unless a process is stopped, since others look four times a second
+  constexpr int kTurns = 2000;  // of 1 ms: mostly enough: others look four times a second, or deregister something, too
   Window* const begin = page(rank_).windows + place;
   std::for_each(begin, begin + n, [](Window& w) { w.number.store(0, std::memory_order_release); });
   const auto is_mapped = [&] {
     return std::any_of(begin, begin + n, [](Window& w) { return w.mappings.load(std::memory_order_acquire) > 0; });
   };
-  for (int turn = 0; is_mapped() && turn < kTurns && !host_.broken(); turn++) {
+  int turn = 0;
+  for (; is_mapped() && turn < kTurns && !host_.broken(); turn++) {
     if (is_idle()) forget(Which::kClosed);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  if (turn > 0 && is_idle()) forget(Which::kClosed);  // who has unmapped it since may wait for this rank, too
   if (is_mapped())
     log(LogLevel::kWarn,
         "CUDA: another rank still maps memory that this rank has deregistered: its GPU waits for an operation that "
-        "this rank has not called yet, or it is stopped or lost");
+        "this rank has not called yet, it has captured operations and deregisters nothing itself, or it is stopped or "
+        "lost");
 }
 
 // Unmaps other ranks' windows.

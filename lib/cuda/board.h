@@ -36,9 +36,11 @@ class Board final : public Attendee {
   // From now on operations on these bytes need no copies, if all ranks' buffers are in windows. Returns the window's
   // number, which is never 0 and never reused.
   Result<uint64_t> open_window(const void* memory, size_t bytes);
-  // Waits until the others have unmapped it, at most 2 s. `is_idle`: whether this rank's GPU has done all its work.
+  // Waits until the others have unmapped it, at most 2 s. `is_idle`: whether this rank's GPU has done all its work, as
+  // far as that can be told: launches of graphs cannot.
   void close_window(uint64_t number, const std::function<bool()>& is_idle);
-  // Unmaps other ranks' windows that they have closed.
+  // Unmaps other ranks' windows that they have closed. A rank that cannot tell whether its GPU is idle leaves that to
+  // come(), close_window() and leave().
   void forget_closed() { forget(Which::kClosed); }
 
  private:

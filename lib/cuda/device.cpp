@@ -58,7 +58,9 @@ void Device::look_around() {
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
     const auto reached = has_reached_end();
     if (!reached) return host_.break_with(reached.error());  // perhaps this rank makes no more calls
-    if (Board* const others = board(); others != nullptr && reached.value())
+    // The end of a graph's launch cannot be queried.
+    const bool is_idle = reached.value() && !progress_.has_captured();
+    if (Board* const others = board(); others != nullptr && is_idle)
       others->forget_closed();  // unmapping waits for the device
     if (reached.value() && pending_.empty()) return progress_.end();
   }

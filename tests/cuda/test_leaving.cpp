@@ -193,7 +193,8 @@ TEST_CASE("a stream that is held up while its communicator is aborted comes to i
 }
 
 TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then: its thread would wait, too") {
-  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+  const bool is_graph = GENERATE(false, true);
+  Processes ranks(2, [is_graph](int rank, tuttiComm_t host, Outcome& o) {
     constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
     auto* port = new FakePort(2);
     const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
@@ -206,14 +207,47 @@ TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then:
     };
     add_up(kCount);
     stream.synchronize();
-    if (rank == 0) add_up(10);
+    FakeGraph graph;
+    if (is_graph) port->begin_capture(stream.ref(), &graph);
+    if (is_graph) add_up(10);
+    if (is_graph) o.wrong += !port->end_capture(stream.ref());
+    const auto add_up_few = [&] {
+      if (!is_graph) return add_up(10);
+      o.wrong += !port->launch(graph, stream.ref());
+    };
+    if (rank == 0) add_up_few();
     o.take(tuttiBarrier(host, nullptr));
     if (rank == 1) {
       o.take(tuttiCommDeregister(comm, handle));  // waits for rank 0 for a while
-      add_up(10);
+      add_up_few();
     }
     stream.synchronize();
     o.wrong += static_cast<size_t>(port->stuck_unmaps);
+    o.take(tuttiBarrier(host, nullptr));
+    o.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}
+
+TEST_CASE("ranks that have captured operations let go of each other's memory as they deregister theirs") {
+  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+    constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
+    auto* port = new FakePort(2);
+    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
+    if (comm == nullptr) return;
+    void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
+    o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));
+    GpuStream stream(*port);
+    o.take(tuttiAllReduce(data, data, kCount, tuttiInt32, tuttiSum, comm, stream));
+    FakeGraph graph;
+    port->begin_capture(stream.ref(), &graph);
+    o.take(tuttiAllReduce(data, data, 10, tuttiInt32, tuttiSum, comm, stream));
+    o.wrong += !port->end_capture(stream.ref());
+    stream.synchronize();
+    o.take(tuttiBarrier(host, nullptr));
+    o.take(tuttiCommDeregister(comm, handle));
+    port->free(data);
+    o.wrong += static_cast<size_t>(port->early_frees);
     o.take(tuttiBarrier(host, nullptr));
     o.take(tuttiCommDestroy(comm));
   });
