@@ -23,7 +23,7 @@ Result<std::unique_ptr<Device>> Device::create(Host& host, int device) {
 }
 
 Result<void> Device::setup() {
-  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter_primary(port_, device_));
   TUTTI_TRY(port_.load_kernels());
   TUTTI_TRY_ASSIGN(own_end_, port_.create_event());
   TUTTI_TRY_ASSIGN(ways_, Ways::create(host_, port_, device_));

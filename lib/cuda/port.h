@@ -19,8 +19,9 @@
 
 namespace tutti::cuda {
 
-using StreamRef = void*;  // a cudaStream_t; NULL is the default stream
-using EventRef = void*;   // a cudaEvent_t
+using StreamRef = void*;   // a cudaStream_t; NULL is the default stream
+using EventRef = void*;    // a cudaEvent_t
+using ContextRef = void*;  // a CUcontext
 
 // Where an operation is enqueued.
 struct Turn {
@@ -128,6 +129,10 @@ class Port : public virtual GpuMemory, public virtual GpuStreams {
   virtual Result<DeviceInfo> describe(int device) = 0;  // the calling thread's
   // Sets the calling thread's device. Returns its previous one, or this one if it had none that the process uses.
   virtual Result<int> use(int device) = 0;
+  // Whether the calling thread has a context of the device, which need not be the primary one, which use() chooses.
+  virtual bool is_current(int /*device*/) { return false; }
+  virtual ContextRef context() { return nullptr; }  // the calling thread's; null if it has none
+  virtual void set_context(ContextRef /*context*/) {}
 
   // Loads them now. The first launch would wait for the device, whose kernels may be waiting for other ranks.
   virtual Result<void> load_kernels() = 0;
@@ -184,20 +189,32 @@ Result<void> do_now(GpuStreams& streams, Put&& put) {
 // Selects a device for the length of a scope, and then restores the caller's.
 class OnDevice {
  public:
+  // A thread that has a context of the device keeps it, since its streams may be that one's (a green context's).
   static Result<OnDevice> enter(Port& port, int device) {
-    TUTTI_TRY_ASSIGN(const int before, port.use(device));
-    return OnDevice(port, before == device ? -1 : before);
+    if (port.is_current(device)) return OnDevice(port, -1, nullptr);
+    return enter_primary(port, device);
   }
-  OnDevice(OnDevice&& other) noexcept : port_(other.port_), before_(std::exchange(other.before_, -1)) {}
+  // For what other threads use, too.
+  static Result<OnDevice> enter_primary(Port& port, int device) {
+    const ContextRef context = port.context();
+    TUTTI_TRY_ASSIGN(const int before, port.use(device));
+    return OnDevice(port, before == device ? -1 : before, context);
+  }
+  OnDevice(OnDevice&& other) noexcept
+      : port_(other.port_),
+        before_(std::exchange(other.before_, -1)),
+        context_(std::exchange(other.context_, nullptr)) {}
   OnDevice& operator=(OnDevice&&) = delete;
   ~OnDevice() {
     if (before_ >= 0) (void)port_.use(before_);
+    if (context_ != nullptr) port_.set_context(context_);
   }
 
  private:
-  OnDevice(Port& port, int before) : port_(port), before_(before) {}
+  OnDevice(Port& port, int before, ContextRef context) : port_(port), before_(before), context_(context) {}
   Port& port_;
   int before_;
+  ContextRef context_;
 };
 
 // The CUDA runtime, or what a test has put in its place; null where this library was built without CUDA.

@@ -378,6 +378,21 @@ class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
     return may_go_back ? before : device;
   }
 
+  bool is_current(int device) override {
+    static const auto current = driver<decltype(cuCtxGetDevice)>("cuCtxGetDevice");
+    CUdevice found = -1;
+    return current != nullptr && current(&found) == CUDA_SUCCESS && found == device;
+  }
+  ContextRef context() override {
+    static const auto current = driver<decltype(cuCtxGetCurrent)>("cuCtxGetCurrent");
+    CUcontext found = nullptr;
+    return current != nullptr && current(&found) == CUDA_SUCCESS ? found : nullptr;
+  }
+  void set_context(ContextRef context) override {
+    static const auto set = driver<decltype(cuCtxSetCurrent)>("cuCtxSetCurrent");
+    if (set != nullptr) (void)set(static_cast<CUcontext>(context));
+  }
+
   Result<void> load_kernels() override {
     std::vector<const void*> kernels = gradient_kernels();
     kernels.push_back(copy_kernel());

@@ -16,8 +16,10 @@ using namespace tutti;
 
 namespace {
 
-thread_local bool t_has_context = false;
-thread_local int t_device = 0;
+// A device's primary context is its number plus 1; 100 more is another context of the device.
+thread_local uintptr_t t_context = 0;  // 0: none
+thread_local int t_device = 0;         // without a context
+constexpr uintptr_t kOther = 100;
 std::set<int> g_contexts;  // devices on which this program has one
 thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
 bool g_captures = false;  // a thread of this program is capturing
@@ -41,9 +43,20 @@ cudaError_t on_stream(cudaStream_t stream) {
   return cudaSuccess;
 }
 
+int device_of(uintptr_t context) {
+  return static_cast<int>(context % kOther) - 1;
+}
 CUresult current_device(CUdevice* device) {
-  *device = 0;
-  return t_has_context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  *device = device_of(t_context);
+  return t_context != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult current_context(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(t_context);
+  return CUDA_SUCCESS;
+}
+CUresult set_context(CUcontext context) {
+  t_context = reinterpret_cast<uintptr_t>(context);
+  return CUDA_SUCCESS;
 }
 CUresult primary_state(CUdevice device, unsigned*, int* is_active) {
   *is_active = g_contexts.contains(device) ? 1 : 0;
@@ -71,6 +84,8 @@ cudaError_t driver_function(const char* name, void** function) {
   *function = nullptr;
   if (strcmp(name, "cuStreamBatchMemOp") == 0) *function = reinterpret_cast<void*>(batch_words);
   if (strcmp(name, "cuCtxGetDevice") == 0) *function = reinterpret_cast<void*>(current_device);
+  if (strcmp(name, "cuCtxGetCurrent") == 0) *function = reinterpret_cast<void*>(current_context);
+  if (strcmp(name, "cuCtxSetCurrent") == 0) *function = reinterpret_cast<void*>(set_context);
   if (strcmp(name, "cuDeviceGetAttribute") == 0) *function = reinterpret_cast<void*>(device_attribute);
   if (strcmp(name, "cuDevicePrimaryCtxGetState") == 0) *function = reinterpret_cast<void*>(primary_state);
   return cudaSuccess;
@@ -80,11 +95,11 @@ cudaError_t driver_function(const char* name, void** function) {
 
 extern "C" {
 cudaError_t __wrap_cudaGetDevice(int* device) {
-  *device = t_device;  // even without a context
+  *device = t_context != 0 ? device_of(t_context) : t_device;  // even without a context
   return cudaSuccess;
 }
 cudaError_t __wrap_cudaSetDevice(int device) {
-  t_has_context = true;
+  t_context = static_cast<uintptr_t>(device) + 1;
   g_contexts.insert(t_device = device);
   return cudaSuccess;
 }
@@ -188,6 +203,25 @@ TEST_CASE("a thread goes back to the device that it had, but makes no context th
   }).join();
   CHECK(before == std::vector<int>{3, 3, 5});
   CHECK(g_contexts == std::set<int>{3, 5});
+}
+
+TEST_CASE("a thread keeps the context that it had, and its streams' where that is one of the device") {
+  std::vector<uintptr_t> inside, after;
+  const auto visit = [&](auto enter, int device) {
+    std::thread([&] {
+      t_context = kOther + 1;  // of device 0
+      {
+        const auto on_device = enter(*cuda::port(), device);
+        inside.push_back(t_context);
+      }
+      after.push_back(t_context);
+    }).join();
+  };
+  visit(cuda::OnDevice::enter, 0);
+  visit(cuda::OnDevice::enter, 1);
+  visit(cuda::OnDevice::enter_primary, 0);
+  CHECK(inside == std::vector<uintptr_t>{kOther + 1, 2, 1});
+  CHECK(after == std::vector<uintptr_t>(3, kOther + 1));
 }
 
 TEST_CASE("what happens beside a capture does not spoil it") {
