@@ -19,8 +19,7 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
   IpcHandle handle;
   const auto shared = [&]() -> Result<void> {
     TUTTI_TRY(arenas->allocate(more_bytes));
-    if (!seats[static_cast<size_t>(host.rank())].info.waits_in_streams)
-      return Error{Code::kCudaError, "streams of this device or driver cannot wait for words in memory"};
+    if (!seats[static_cast<size_t>(host.rank())].info.waits_in_streams) return Error{Code::kCudaError, kNoWaits};
     if (are_in_one_process(seats)) return {};
     TUTTI_TRY_ASSIGN(handle, port.share(arenas->own_));
     return {};
@@ -31,8 +30,8 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
   TUTTI_TRY_ASSIGN(const auto handles, tell_all(host, ByteWriter().put(handle).put(arenas->own_).take()));
   TUTTI_TRY_ASSIGN(*why, agree(host, arenas->map_all(seats, handles)));
   if (!why->empty()) return std::unique_ptr<Arenas>();
-  TUTTI_TRY(arenas->write_samples());
-  TUTTI_TRY(tell_all(host, "all have written"));
+  TUTTI_TRY_ASSIGN(*why, agree(host, arenas->write_samples()));  // all have written
+  if (!why->empty()) return std::unique_ptr<Arenas>();
   TUTTI_TRY_ASSIGN(*why, agree(host, arenas->compare_samples()));
   if (!why->empty()) return std::unique_ptr<Arenas>();
   TUTTI_TRY_ASSIGN(*why, agree(host, arenas->clear_samples()));

@@ -66,6 +66,7 @@ class Direct final : public Way {
 
   // Local to this rank.
   Result<void> prepare() {
+    if (!info_.waits_in_streams) return Error{Code::kCudaError, kNoWaits};
     TUTTI_TRY_ASSIGN(const char* memory, room(kArenaBytes));
     return host_.check_direct(memory, arenas_.back()->bytes());
   }

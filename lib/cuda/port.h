@@ -50,6 +50,8 @@ struct DeviceInfo {
   uint32_t most_span_blocks() const { return static_cast<uint32_t>(multiprocessors) * 8; }
 };
 
+inline constexpr char kNoWaits[] = "streams of this device or driver cannot wait for words in memory";
+
 // A word that a stream writes in order, or waits for until it is `value`.
 struct WordOperation {
   uint32_t* at = nullptr;

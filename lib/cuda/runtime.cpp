@@ -4,6 +4,8 @@
 
 #include <bit>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "cuda/port.h"
@@ -364,7 +366,7 @@ class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
     DeviceInfo info;
     info.uuid = std::bit_cast<decltype(info.uuid)>(properties.uuid);
     info.multiprocessors = properties.multiProcessorCount;
-    info.waits_in_streams = batch_mem_op() != nullptr;
+    info.waits_in_streams = can_write_words(device);
     return info;
   }
 
@@ -434,6 +436,22 @@ class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
   Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) override {
     return launch(factor_kernel(call.part), n_blocks, kGradientThreads, call, stream);
   }
+
+ private:
+  // A driver may know the function and refuse it. Asked once, when a device's first communicator is created; the word
+  // is not freed, because that would wait for the device.
+  bool can_write_words(int device) {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = writes_words_.find(device); known != writes_words_.end()) return known->second;
+    const auto memory = allocate(sizeof(uint32_t));
+    if (!memory) return false;
+    const WordOperation word{static_cast<uint32_t*>(memory.value()), 1};
+    const ApartFromCaptures apart;
+    return writes_words_[device] = bool(do_now(*this, [&](StreamRef stream) { return words(&word, 1, stream); }));
+  }
+
+  std::mutex mutex_;
+  std::map<int, bool> writes_words_;  // by device
 };
 
 }  // namespace

@@ -2,8 +2,9 @@
 // host, asks a thread to run the operation, waits for its answer, and copies the output back. All of this is the same
 // every time, so a captured graph can be replayed; what it needs is kept until the communicator is destroyed.
 //
-// Where ranks of one process share a GPU, a stream that waits may hold up another rank's (device_group.h). There the
-// call waits instead, by being called again, until the input has arrived and the operation has run.
+// Where ranks of one process share a GPU, a stream that waits may hold up another rank's (device_group.h), and some
+// drivers let no stream wait for memory. There the call waits instead, by being called again, until the input has
+// arrived and the operation has run.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -202,10 +203,12 @@ class Staged final : public Way {
 
   Result<void> begin(const Operation& operation, const Turn& turn) {
     if (turn.is_captured)
-      return Error{Code::kInvalidUsage,
-                   format("%s cannot be captured: ranks of one process share a GPU, and this goes through host memory; "
-                          "give every rank a process or a GPU of its own",
-                          traits(operation.collective).name)};
+      return Error{
+          Code::kInvalidUsage,
+          format("%s cannot be captured: it goes through host memory, and %s", traits(operation.collective).name,
+                 info_.waits_in_streams
+                     ? "ranks of one process share a GPU; give every rank a process or a GPU of its own"
+                     : kNoWaits)};
     TUTTI_TRY_ASSIGN(char* buffer, buffer_of(stage(operation, host_.rank(), host_.n_ranks(), nullptr).room.used()));
     staging_ = stage(operation, host_.rank(), host_.n_ranks(), buffer);
     TUTTI_TRY(take_in(staging_, turn.stream));

@@ -89,7 +89,9 @@ Result<void> Ways::add_all() {
       TUTTI_TRY(add_direct(why, seats));
     }
   }
-  all_.push_back(make_staged(host_, port_, info_, proxy_, device_group == nullptr || seats.size() == 1));
+  const bool has_own_queues = device_group == nullptr || seats.size() == 1;
+  const bool may_wait = has_own_queues && info_.waits_in_streams;
+  all_.push_back(make_staged(host_, port_, info_, proxy_, may_wait));
   return {};
 }
 

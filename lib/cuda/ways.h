@@ -83,7 +83,7 @@ std::unique_ptr<Way> make_mail(Host& host, Port& port, const std::string& name);
 // Collective. Null where some rank cannot use it: `why` says which and why. An error ends the creation.
 Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, const DeviceInfo& info,
                                          std::shared_ptr<Proxy> proxy, std::string* why);
-// `may_wait`: whether streams may wait.
+// `may_wait`: whether streams can wait for memory without holding up another rank's.
 std::unique_ptr<Way> make_staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy,
                                  bool may_wait);
 

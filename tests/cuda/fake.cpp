@@ -193,6 +193,12 @@ void FakePort::unmap(void* memory) {
   leave(memory);
 }
 
+bool FakePort::is_far(const void* memory) {
+  const auto found = allocation_of(memory);
+  const std::lock_guard lock(mutex_);
+  return found && !blocks_.at(found.value().memory).is_own;
+}
+
 bool FakePort::is_busy() {
   const std::lock_guard lock(mutex_);
   return std::any_of(progress_.begin(), progress_.end(), [](const auto& its) {
@@ -217,6 +223,7 @@ Result<void> FakePort::flush_remote_writes() {
 
 Result<void> FakePort::reach(int other_device) {
   if (other_device == t_device) return refuse("a device does not reach itself");
+  if (refuses_peers) return refuse("peer access is not supported between these two devices", 217);
   return {};
 }
 
@@ -305,6 +312,9 @@ Result<void> FakePort::copy(void* to, const void* from, size_t bytes, StreamRef 
 Result<void> FakePort::words(const WordOperation* operations, int n, StreamRef stream) {
   word_batches++;
   const std::vector<WordOperation> all(operations, operations + n);
+  const bool has_far =
+      refuses_far_words && std::any_of(all.begin(), all.end(), [&](const auto& o) { return is_far(o.at); });
+  if (has_no_words || has_far) return refuse("operation not supported", 801);
   return enqueue(stream, [this, all] {
     for (const WordOperation& o : all) {
       if (!o.waits) __atomic_store_n(o.at, o.value, __ATOMIC_RELEASE);

@@ -105,7 +105,9 @@ class FakePort final : public tutti::cuda::Port {
   bool refuses_maps = false;                             // IPC handles cannot be opened
   bool corrupts_maps = false;                            // writes to mapped memory do not arrive
   std::atomic<bool> hides_memory{false};                 // from other devices
-  bool has_no_words = false;                             // streams cannot wait for memory
+  bool refuses_peers = false;                            // a device cannot reach another one's memory
+  bool has_no_words = false;                             // streams neither write nor wait for memory
+  bool refuses_far_words = false;                        // streams do not write memory of other processes
   bool has_no_dmabufs = false;                           // network devices cannot register its memory
   std::atomic<int> fails_flushes{0};                     // after that many more (0: never)
   std::atomic<bool> refuses_queries{false};              // of events
@@ -202,7 +204,8 @@ class FakePort final : public tutti::cuda::Port {
   Awaited awaited_by(const FakeStream& stream);
   tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
   void leave(void* memory);
-  bool is_busy();  // whether this thread's device is
+  bool is_busy();                   // whether this thread's device is
+  bool is_far(const void* memory);  // mapped from another process
   void note_launch();
   std::shared_ptr<tutti::Stream> queue_for(bool is_urgent);
 

@@ -140,7 +140,7 @@ inline tuttiComm_t create_on_own_gpu(int rank, tuttiComm_t host, Outcome& o) {
 // ranks.
 template <class Body>
 std::vector<Outcome> run_gpu_threads(FakePort& port, int n, Seats seats, Body&& body) {
-  port.has_no_words = is_staged(seats);
+  port.refuses_peers = is_staged(seats);
   const tuttiUniqueId gpu_id = new_id(), host_id = new_id();
   std::vector<Outcome> outcomes(static_cast<size_t>(n));
   std::vector<std::thread> threads;
@@ -179,7 +179,7 @@ inline void compare(const Case& c, int rank, int n, tuttiComm_t on_gpu, tuttiCom
 
 // Rank 0 aborts after several operations that rank 1 never calls: all-gathers by phases, or all-reduces.
 inline void require_abort_frees(FakePort& port, Seats seats, int n_calls, bool gathers = false) {
-  port.has_no_words = seats == Seats::kStaged;
+  port.refuses_peers = seats == Seats::kStaged;
   const tuttiUniqueId id = new_id();
   std::vector<std::thread> threads;
   std::vector<Outcome> outcomes(2);

@@ -217,6 +217,18 @@ TEST_CASE("ranks of one process that share a GPU do not go by a network, where t
   }));
 }
 
+TEST_CASE("where streams cannot wait for memory, calls wait, whatever the network can do") {
+  FakePort port(2);
+  port.has_no_words = true;
+  const Network network;
+  require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    GpuStream stream(port);
+    uint32_t seed = 1;
+    for (int collective = 0; collective < kCollectiveCases; collective++)
+      compare({collective, 100'003}, r, 2, gpu, host, stream, o, seed++);
+  }));
+}
+
 TEST_CASE("messages by a network, in groups, and of a rank to itself", "[network]") {
   FakePort port(3);
   const Network network("1");
@@ -384,7 +396,7 @@ bool goes_directly(tuttiComm_t comm) {
 // Outcomes of ranks on GPUs, each a process.
 std::vector<Outcome> run_by_network(int n, const std::function<void(FakePort&, int, tuttiComm_t, Outcome&)>& body) {
   FakePort port(1);
-  port.has_no_words = true;
+  port.refuses_maps = true;
   const Network network;
   const tuttiConfig_t config = first_gpu();
   Processes processes(

@@ -93,7 +93,7 @@ TEST_CASE("what the GPU may still use stays if the GPU cannot be asked") {
   }
   for (const Seats seats : kAllSeats) {
     FakePort port(2);
-    port.has_no_words = seats == Seats::kStaged;
+    port.refuses_peers = seats == Seats::kStaged;
     const tuttiUniqueId id = new_id();
     std::vector<Outcome> outcomes(2);
     std::vector<std::thread> threads;

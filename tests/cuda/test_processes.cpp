@@ -97,6 +97,29 @@ TEST_CASE("where one process cannot share its GPU's memory all know its reason")
   require_success(ranks.wait());
 }
 
+TEST_CASE("processes whose GPUs refuse words in memory, anywhere or in the others', go through host memory") {
+  const bool are_far = GENERATE(false, true);
+  Processes ranks(2, [are_far](int rank, tuttiComm_t host, Outcome& o) {
+    auto* port = new FakePort(2);
+    port->has_no_words = !are_far;
+    port->refuses_far_words = are_far && rank == 1;
+    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
+    if (comm == nullptr) return;
+    char text[8192];
+    size_t bytes = sizeof text;
+    o.take(tuttiExplain("tuttiAllReduce", 1000, tuttiFloat, tuttiSum, comm, text, &bytes));
+    o.wrong += !contains(text, are_far ? "because rank 1: operation not supported" : "because rank 0: streams of this");
+    {
+      Data data(*port, 1000);
+      data.fill(rank + 1);
+      for (int turn = 0; turn < 2; turn++) o.take(sum(data, comm));
+      o.wrong += data.count_other_than(6);
+    }
+    o.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}
+
 TEST_CASE("an algorithm that is asked for is interpreted between processes") {
   for (const char* algo : {"ring", "tree", "direct"}) {
     INFO(algo);

@@ -22,6 +22,7 @@ thread_local int t_device = 0;         // without a context
 constexpr uintptr_t kOther = 100;
 std::set<int> g_contexts;  // devices on which this program has one
 thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
+bool g_refuses_words = false;
 bool g_captures = false;  // a thread of this program is capturing
 int g_spoilt = 0, g_default_streams = 0;
 size_t g_rows = 0;  // of the last copy
@@ -71,6 +72,7 @@ CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
 CUresult batch_words(CUstream, unsigned n, CUstreamBatchMemOpParams* params, unsigned) {
   constexpr unsigned kMost = 256;
   if (n > kMost) return CUDA_ERROR_INVALID_VALUE;
+  if (g_refuses_words) return CUDA_ERROR_NOT_SUPPORTED;
   g_batches.push_back(n);
   for (unsigned i = 0; i < n; i++) {
     const bool waits = params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
@@ -102,6 +104,13 @@ cudaError_t __wrap_cudaSetDevice(int device) {
   t_context = static_cast<uintptr_t>(device) + 1;
   g_contexts.insert(t_device = device);
   return cudaSuccess;
+}
+cudaError_t __wrap_cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  memset(properties, 0, sizeof *properties);
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaGetDeviceProperties_v2(cudaDeviceProp* properties, int device) {  // CUDA 12
+  return __wrap_cudaGetDeviceProperties(properties, device);
 }
 cudaError_t __wrap_cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, t_mode);
@@ -282,6 +291,21 @@ TEST_CASE("more words than the driver takes at once are all written and waited f
   CHECK(g_batches == std::vector<unsigned>{256, 256, 88});
   REQUIRE(g_words.size() == words.size());
   for (size_t i = 0; i < words.size(); i++) CHECK(g_words[i] == reinterpret_cast<CUdeviceptr>(words[i].at));
+}
+
+TEST_CASE("whether a driver lets streams write words is asked once for each device") {
+  const auto waits = [](int device) { return cuda::port()->describe(device).value().waits_in_streams; };
+  g_refuses_words = true;
+  CHECK(!waits(2));
+  g_refuses_words = false;
+  CHECK(!waits(2));
+  g_batches.clear();
+  g_spoilt = 0;
+  g_captures = true;
+  for (int turn = 0; turn < 2; turn++) CHECK(waits(3));
+  g_captures = false;
+  CHECK(g_batches == std::vector<unsigned>{1});
+  CHECK(g_spoilt == 0);
 }
 
 TEST_CASE("an allocation waits for no other stream of the device") {
