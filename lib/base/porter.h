@@ -8,8 +8,8 @@
 // that they also share: so no process has to stay for the others, and one that is stopped or busy keeps nobody waiting.
 // A thread in each process accepts, peeks at the hello, and passes the connection on with nothing consumed. So the
 // listener behind the door authenticates callers as without a porter, and its limits hold. A porter keeps at most 16
-// callers that have not named a door yet. It stays until the last door of its process is closed and no caller is left. A
-// caller whose door does not exist goes to the door with the port's own number, if there is one: to the root that
+// callers that have not named a door yet. It stays until the last door of its process is closed and no caller is left.
+// A caller whose door does not exist goes to the door with the port's own number, if there is one: to the root that
 // TUTTI_ROOT means, which can say that the caller has another secret.
 //
 // Any thread.

@@ -142,4 +142,11 @@ std::map<int, Address> Lines::leave_failed_networks() {
   return ways;
 }
 
+Line* Lines::take_refusal(int peer) {
+  const auto line = std::find_if(begin(), end(), [&](const Line& l) { return l.peer == peer; });
+  if (with(peer) != 1 || !line->heartbeat || !line->heartbeat->note_refusal(now_ns())) return nullptr;
+  line->broken_by = ECONNREFUSED;
+  return &*line;
+}
+
 }  // namespace tutti

@@ -106,6 +106,8 @@ class Lines {
   // After a tick: removes each line whose network has failed, if there is another one with its peer. What was said over
   // it lately may be lost. Returns the peers to which one should be made first, and the doors that let it in.
   std::map<int, Address> leave_failed_networks();
+  // The way round to a peer has led nowhere: returns its only line, broken, if that means that the peer is gone.
+  Line* take_refusal(int peer);
 
  private:
   void send_over(Line& line, uint32_t type, std::string_view bytes);  // with mutex_ held

@@ -122,7 +122,13 @@ void PeerWatch::serve() {
       }
       if (config_.tick) config_.tick(*this);
     }
-    for (const auto& [peer, why] : unreachable_) take_refusal(peer);
+    // With a connection, that rank has made it meanwhile, and lives; or its network has failed, and this was the way
+    // round.
+    for (const auto& [peer, why] : unreachable_)
+      if (lines_.with(peer) == 0)
+        lose(peer);
+      else if (Line* const line = lines_.take_refusal(peer))
+        end_line(*line);
     dial_wanted();
     agreement_.set_shortage(lack_ ? lack_ : acceptor_.shortage());
     ending_.tell_again();
@@ -206,16 +212,6 @@ bool PeerWatch::read_line(Line& line) {
     ending_.fail({Code::kRemoteError, rank_name(line.peer) + " sent an invalid control message", line.peer});
     return false;
   }
-}
-
-// If there is a connection, that rank has made it meanwhile, and lives; or the connection's network has failed, and
-// this was the way round.
-void PeerWatch::take_refusal(int peer) {
-  const auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& l) { return l.peer == peer; });
-  if (line == lines_.end()) return lose(peer);
-  if (lines_.with(peer) > 1 || !line->heartbeat || !line->heartbeat->note_refusal(now_ns())) return;
-  line->broken_by = ECONNREFUSED;
-  end_line(*line);
 }
 
 void PeerWatch::end_line(const Line& line) {

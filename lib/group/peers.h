@@ -94,7 +94,6 @@ class PeerWatch : private Watcher::Client {
   void dial_wanted();
   void add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel);
   bool read_line(Line& line);
-  void take_refusal(int peer);
   void end_line(const Line& line);
   bool take_frame(const Line& line, FrameKind kind, std::string_view bytes);
   bool take_loss(int rank);

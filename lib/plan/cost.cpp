@@ -26,17 +26,21 @@ double slot_bytes_of(const Facts& facts) {
   return std::max(kWireSlotBytes, static_cast<double>(under_way_bytes(facts)));
 }
 
+// In how many turns a rank of the smallest host does what several of the largest do at once.
+double turns_of(const Facts& facts) {
+  const int fewest = facts.smallest_host > 0 ? facts.smallest_host : facts.largest_host;
+  return static_cast<double>((facts.largest_host + fewest - 1) / fewest);
+}
+
 // Among hosts, or among racks as if they were hosts.
 Workload workload_of(Collective collective, uint64_t bytes, uint32_t lanes, const Facts& facts, bool among_racks) {
   const int hosts = among_racks ? facts.racks.n : facts.hosts;
-  const int fewest = facts.smallest_host > 0 ? facts.smallest_host : facts.largest_host;
   return {.n = static_cast<double>(facts.n_ranks),
           .bytes = static_cast<double>(bytes),
           .slot_bytes = slot_bytes_of(facts),
           .lanes = static_cast<double>(lanes),
           .hosts = static_cast<double>(hosts),
           .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
-          .turns = static_cast<double>((facts.largest_host + fewest - 1) / fewest),
           .shares_memory = facts.all_share_memory(),
           .sums = traits(collective).reduces,
           .machines = static_cast<double>(facts.hosts),
@@ -115,7 +119,9 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
   const Algorithm* const algorithm = algorithm_of(own_algo(collective, algo));
   const auto cost_of =
       (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).cost;
-  const Cost cost = cost_of(workload);
+  Cost cost = cost_of(workload);
+  if (algorithm != nullptr && algorithm->is_for_full_hosts)
+    for (Work* const work : {&cost.wire.messages, &cost.wire.bytes}) work->busiest *= turns_of(facts);
   const auto share = [&](Work work) {
     return std::max(work.busiest, work.total / workload.n * facts.machine.oversubscription());
   };

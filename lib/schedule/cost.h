@@ -36,7 +36,6 @@ inline constexpr double kPassedOn = 0.25;
 struct Workload {
   const double n, bytes, slot_bytes, lanes;
   const double hosts, here;        // `here`: ranks of the largest host
-  const double turns = 1;          // in which a rank of the smallest host does what several of the largest do at once
   const bool shares_memory, sums;  // whether all ranks do; whether the collective does
   const double machines = hosts;   // real hosts even where `hosts` and `here` are racks, to find what leaves the racks
   const double racks = 1, rack = n;
@@ -51,7 +50,6 @@ struct Workload {
   // what a ring took.
   double incast() const { return hosts > 2 ? 1.15 : 1; }
   Work each(double work) const { return {work, work * n}; }
-  Work each_in_turn(double work) const { return {work * turns, work * n}; }
   // Messages that a value of this size takes, at least `least`.
   double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
   // Rounds run one after the other, and each waits for its hops unless another lane has work to do meanwhile.

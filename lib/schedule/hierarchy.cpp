@@ -141,7 +141,7 @@ Cost hierarchical_cost(const Workload& b) {
   Cost e = b.hops(all * b.rounds(part), out * b.rounds(part));
   e.here = {b.each(4 * (b.here - 1) * b.messages_for(share / b.hosts, 2 * b.hosts * b.lanes)),
             b.each(2 * (b.here - 1) * share)};
-  e.wire = {b.each_in_turn(out * 2 * b.messages_for(part, 2 * b.lanes)), b.each_in_turn(out * part)};
+  e.wire = {b.each(out * 2 * b.messages_for(part, 2 * b.lanes)), b.each(out * part)};
   e.summed = b.each(2 * b.others() * part);
   e.out = 2 * (b.machines - 1) / b.machines * b.bytes;
   return e;
