@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <utility>
+
 #include "base/bytes.h"
 #include "base/clock.h"
 
@@ -44,7 +46,10 @@ void Ending::fail_from(int origin, const Error& mine, const Error& theirs, bool 
 
 void Ending::repeat_to(int peer) {
   const std::lock_guard lock(mutex_);
-  if (!notice_.empty()) lines_.send(peer, kNotice, notice_);
+  if (notice_.empty()) return;
+  const bool was_untold = std::exchange(is_untold_, true);  // and stays so if there is no memory
+  lines_.send(peer, kNotice, notice_);
+  is_untold_ = was_untold;
 }
 
 void Ending::tell_again() {

@@ -132,7 +132,12 @@ std::map<int, Address> Lines::leave_failed_networks() {
   lines_.remove_if([&](const Line& line) {
     const auto door = line.heartbeat ? line.heartbeat->way_round(now) : std::nullopt;
     if (door && with(line.peer) == 1) ways[line.peer] = *door;
-    if (!door || !line.heartbeat->lets_in() || with(line.peer) == 1) return false;
+    if (!door || with(line.peer) == 1) return false;
+    // If all are silent and other doors refuse, one has to stay for take_refusal().
+    const bool works = std::any_of(lines_.begin(), lines_.end(), [&](const Line& other) {
+      return other.peer == line.peer && !(other.heartbeat && other.heartbeat->way_round(now));
+    });
+    if (works && !line.heartbeat->lets_in()) return false;
     log(LogLevel::kWarn, "a control connection to rank %d is left: its network does not answer, another one does",
         line.peer);
     const linger at_once{1, 0};

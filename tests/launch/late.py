@@ -34,7 +34,7 @@ def main():
         return found
 
     steps, known = 0, False
-    end = time.monotonic() + 12  # metrics ask once a second, and use the answers of a second ago
+    end = time.monotonic() + 20  # metrics ask once a second, and use the answers of a second ago
     while not all_agree(known and time.monotonic() > end):
         steps += 1
         if rank == late and steps % 2:

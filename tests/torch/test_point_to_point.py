@@ -143,10 +143,12 @@ class PointToPoint(unittest.TestCase):
             store, tensor = dist.distributed_c10d._get_default_store(), torch.zeros(3)
             if rank == 1:
                 dist.send(torch.full((3,), 1.0), 0)
+                store.wait(["rank 1 is heard"])
                 with mock.patch.object(Communicator.close, "__defaults__", (1.0,)):
                     leave()
             elif rank == 0:
                 self.assertEqual(dist.recv(tensor), 1)
+                store.set("rank 1 is heard", "")
                 work = dist.irecv(tensor)
                 self.until(lambda: dist.group.WORLD._channels._in[1].error is not None)
                 store.set("rank 1 has left", "")
@@ -156,11 +158,13 @@ class PointToPoint(unittest.TestCase):
                 store.set("posted", "")
                 work.wait()
                 self.assertEqual((work.source_rank(), tensor.tolist()), (2, [3, 3, 3]))
+                store.set("rank 2 is heard", "")
             else:
                 store.wait(["rank 1 has left"])
                 dist.send(torch.full((3,), 2.0), 0)
                 store.wait(["posted"])
                 dist.send(torch.full((3,), 3.0), 0)
+                store.wait(["rank 2 is heard"])
 
         for leave in (_at_exit, dist.destroy_process_group):
             ranks.run(body, 3, joined=False)

@@ -74,8 +74,12 @@ int main(int argc, char** argv) {
   if (const char* const why = misplaced(app)) return misuse(why);
   const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
   const auto launched = tutti::detect_launcher();
-  // What needs no job is shown once, not by each of its processes.
-  if ((makes_up || !graph.empty()) && launched && launched.value().rank != 0) return 0;
+  // What needs no job is shown once, or if it is of this host, once on each, not by each process.
+  const bool is_of_host = graph == "this-host" || (graph.empty() && wish.hosts.empty());
+  if ((makes_up || !graph.empty()) && launched) {
+    const auto& place = launched.value();
+    if ((is_of_host && place.local_rank >= 0 ? place.local_rank : place.rank) != 0) return 0;
+  }
   if (!graph.empty()) return show_graph(graph, wish.hosts.empty() ? "" : wish.hosts[0], xml);
 
   if (wish.hosts.empty()) wish.hosts.push_back("");

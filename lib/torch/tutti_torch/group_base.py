@@ -11,6 +11,7 @@ from . import calls, library
 from .communicator import Communicator
 from .errors import TuttiError
 from .lanes import Lanes, Stream
+from .work import TuttiWork
 
 __all__ = ["DEVICES", "GroupBase", "Stream", "one"]
 
@@ -78,7 +79,10 @@ class GroupBase(dist.ProcessGroup):
         messages, self._messages = self._messages or [], None
         for message in messages:
             message.wait()
-        lane = self._lanes.of(torch.empty(0, device=device))
+        somewhere = torch.empty(0, device=device)
+        if not self._lanes.has(somewhere.device):  # only messages, if anything
+            return TuttiWork([])
+        lane = self._lanes.of(somewhere)
         return lane.launch("coalesced operations", [], True, lane.calls(), [])
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:

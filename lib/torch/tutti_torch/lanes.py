@@ -204,6 +204,10 @@ class Lanes:
         self._devices: dict[int, CudaLane] = {}
         self._guard = threading.Lock()
 
+    def has(self, device: torch.device) -> bool:
+        """Whether there have been operations on the device: its first lane is made by all ranks."""
+        return device.type == "cpu" or device.index in self._devices
+
     def of(self, *tensors: torch.Tensor) -> Any:
         """The lane for tensors that all lie in one place."""
         device = tensors[0].device

@@ -84,7 +84,11 @@ class TuttiProcessGroup(Reductions, Exchanges):
         def group_error(peer: int) -> TuttiError | None:
             """Ranks that live exchange messages in a group that has lost others, too."""
             error = communicator.broken()
-            return error if error is not None and peer in communicator.lost_ranks(size) else None
+            if error is None or peer not in communicator.lost_ranks(size):
+                return None
+            if re.search(rf"\brank {peer} \(", str(error)):
+                return error
+            return TuttiError(f"rank {peer} was lost after the group had failed: {error}", error.code)
 
         self._channels = Channels(own_store, rank, init_s, label, group_error)
         self._barriers = itertools.count()
