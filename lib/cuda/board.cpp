@@ -247,12 +247,11 @@ void Board::take_back(size_t place, size_t n, const std::function<bool()>& is_id
   const auto is_mapped = [&] {
     return std::any_of(begin, begin + n, [](Window& w) { return w.mappings.load(std::memory_order_acquire) > 0; });
   };
-  int turn = 0;
-  for (; is_mapped() && turn < kTurns && !host_.broken(); turn++) {
+  for (int turn = 0; is_mapped() && turn < kTurns && !host_.broken(); turn++) {
     if (is_idle()) forget(Which::kClosed);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (turn > 0 && is_idle()) forget(Which::kClosed);  // who has unmapped it since may wait for this rank, too
+  if (is_idle()) forget(Which::kClosed);  // who has unmapped it, or has never mapped it, may wait for this rank, too
   if (is_mapped())
     log(LogLevel::kWarn,
         "CUDA: another rank still maps memory that this rank has deregistered: its GPU waits for an operation that "

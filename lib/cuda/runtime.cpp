@@ -444,10 +444,16 @@ class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
     const std::lock_guard lock(mutex_);
     if (const auto known = writes_words_.find(device); known != writes_words_.end()) return known->second;
     const auto memory = allocate(sizeof(uint32_t));
-    if (!memory) return false;
+    if (!memory) return true;  // what really needs the memory says so
     const WordOperation word{static_cast<uint32_t*>(memory.value()), 1};
     const ApartFromCaptures apart;
-    return writes_words_[device] = bool(do_now(*this, [&](StreamRef stream) { return words(&word, 1, stream); }));
+    bool is_refused = false;
+    (void)do_now(*this, [&](StreamRef stream) {
+      const auto written = words(&word, 1, stream);
+      is_refused = !written;
+      return written;
+    });
+    return writes_words_[device] = !is_refused;
   }
 
   std::mutex mutex_;

@@ -28,6 +28,14 @@ ProcessName process_name() {
   return {once, static_cast<uint64_t>(getpid())};
 }
 
+// Whether no two ranks of a process share a GPU.
+bool are_alone(const std::vector<Seat>& seats) {
+  for (size_t a = 0; a < seats.size(); a++)
+    for (size_t b = 0; b < a; b++)
+      if (seats[a].shares_gpu_with(seats[b])) return false;
+  return true;
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> tell_all(Host& host, const std::string& blob) {
@@ -89,8 +97,9 @@ Result<void> Ways::add_all() {
       TUTTI_TRY(add_direct(why, seats));
     }
   }
-  const bool has_own_queues = device_group == nullptr || seats.size() == 1;
-  const bool may_wait = has_own_queues && info_.waits_in_streams;
+  // All ranks do the same, because those that wait in streams divide operations differently.
+  const auto waits = [](const Seat& seat) { return seat.info.waits_in_streams; };
+  const bool may_wait = are_alone(seats) && std::all_of(seats.begin(), seats.end(), waits);
   all_.push_back(make_staged(host_, port_, info_, proxy_, may_wait));
   return {};
 }
@@ -109,10 +118,7 @@ std::shared_ptr<DeviceGroup> Ways::device_group_of(const std::vector<Seat>& seat
 Result<void> Ways::add_direct(const std::string& why_not_mapped, const std::vector<Seat>& seats) {
   std::string why = "ranks of one process share a GPU";
   std::unique_ptr<Way> direct;
-  bool all_alone = true;
-  for (size_t a = 0; a < seats.size(); a++)
-    for (size_t b = 0; b < a; b++) all_alone = all_alone && !seats[a].shares_gpu_with(seats[b]);
-  if (all_alone) {
+  if (are_alone(seats)) {
     TUTTI_TRY_ASSIGN(direct, make_direct(host_, port_, device_, info_, proxy_, &why));
   }
   obstacles_ = why_not_mapped;
