@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -69,6 +70,15 @@ Result<void> write_file(const std::string& path, std::string_view bytes, mode_t 
 std::string written_at(const std::string& path) {
   std::error_code no_folder;  // this process's own may be gone
   return is_special(path) ? path : std::filesystem::absolute(path, no_folder).parent_path().string();
+}
+
+Result<void> check_writable(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown))
+    return Error{Code::kSystemError, path + " cannot be written: " + strerror(EISDIR)};
+  const std::string at = written_at(path);
+  if (access(at.c_str(), W_OK) == 0) return {};
+  return Error{Code::kSystemError, path + " cannot be written: " + at + ": " + strerror(errno)};
 }
 
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode) {

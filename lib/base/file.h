@@ -21,6 +21,8 @@ Fd open_to_write(const std::string& path, int flags, mode_t mode);
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
 // What must be writable for that: the folder, or `path` itself if it exists and is not a regular file.
 std::string written_at(const std::string& path);
+// Whether that is so now, for who has long work to do before it writes. Errors: kSystemError, naming `path`.
+Result<void> check_writable(const std::string& path);
 
 // Like write_file(), but fails if `path` exists and is not a regular file: a link, say, that somebody else may have put
 // there is neither followed nor replaced. Errors: kSystemError, naming `path`.

@@ -1,13 +1,10 @@
 // tutti-sim: how long the library's schedules take on a network that a file describes.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -157,14 +154,6 @@ Result<void> train(Settings settings) {
   return print(text);
 }
 
-// Before minutes of simulating; what is there stays until then.
-Result<void> check_writable(const std::string& path) {
-  std::error_code unknown;
-  const bool is_folder = std::filesystem::is_directory(path, unknown);
-  if (!is_folder && access(written_at(path).c_str(), W_OK) == 0) return {};
-  return Error{Code::kSystemError, "--trace " + path + " cannot be written: " + strerror(is_folder ? EISDIR : errno)};
-}
-
 Result<void> simulate(Settings settings) {
   TUTTI_TRY(parse_ranks(&settings));
   if (settings.operation == kTraining) return train(settings);
@@ -173,7 +162,10 @@ Result<void> simulate(Settings settings) {
   TUTTI_TRY_ASSIGN(const uint64_t bytes, parse_bytes(settings.bytes));
   TUTTI_TRY_ASSIGN(const Algo algo, parse_algo(settings.algorithm));
   TUTTI_TRY_ASSIGN(const Network network, make_network(settings));
-  if (!settings.trace.empty()) TUTTI_TRY(check_writable(settings.trace));
+  // Before minutes of simulating.
+  if (!settings.trace.empty())
+    if (const auto may = check_writable(settings.trace); !may)
+      return Error{may.error().code, "--trace " + may.error().message};
   Comparison comparison{
       settings.operation,
       {.collective = named->collective, .bytes = bytes, .traces = !settings.trace.empty(), .row = settings.row},

@@ -126,22 +126,18 @@ Status users_file(std::string* path) {
   return {};
 }
 
-// Checked before minutes of measuring.
-Status check_writable(const std::string& path) {
+// Before minutes of measuring.
+Status check_output(const std::string& path) {
   if (path.empty()) return {};
-  std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown))
-    return perf::Error{text("%s cannot be written: %s", path.c_str(), strerror(EISDIR))};
-  const std::string at = written_at(path);
-  if (access(at.c_str(), W_OK) == 0) return {};
-  return perf::Error{text("%s cannot be written: %s: %s", path.c_str(), at.c_str(), strerror(errno))};
+  const auto may = check_writable(path);
+  return may ? Status() : perf::Error{may.error().message};
 }
 Status check_files(const Settings& settings) {
   std::string path = settings.output;
   if (path.empty() && !settings.only_check)
     if (Status s = users_file(&path); !s) return s;
-  if (Status s = check_writable(path); !s) return s;
-  return check_writable(settings.samples_path);
+  if (Status s = check_output(path); !s) return s;
+  return check_output(settings.samples_path);
 }
 
 Status write(const std::string& path, const std::string& bytes) {
@@ -237,7 +233,7 @@ Status measure_all(const Settings& settings, tuttiComm_t comm) {
 Status find_network(const std::string& path, tuttiComm_t comm) {
   perf::Team team;
   if (Status s = team.join(comm); !s) return s;
-  if (Status s = team.agree(team.rank() == 0 ? check_writable(path) : Status()); !s) return s;
+  if (Status s = team.agree(team.rank() == 0 ? check_output(path) : Status()); !s) return s;
   std::string json;
   if (Status s = measure_network(team, &json); !s) return s;
   if (team.rank() != 0) return team.agree(Status());
