@@ -12,6 +12,27 @@
 using namespace tutti;
 using namespace tutti_test;
 
+namespace {
+
+// A rank's communicator, and memory on its GPU in which it works directly; no communicator if there is none.
+struct InPlace {
+  static constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
+  FakePort* port = new FakePort(2);
+  tuttiComm_t comm = nullptr;
+  void *data = nullptr, *handle = nullptr;
+};
+
+InPlace register_on_own_gpu(int rank, tuttiComm_t host, Outcome& o) {
+  InPlace in;
+  in.comm = create_on_own_gpu(rank, host, o);
+  if (in.comm == nullptr) return in;
+  in.data = in.port->allocate(InPlace::kCount * 4).value();
+  o.take(tuttiCommRegister(in.comm, in.data, InPlace::kCount * 4, &in.handle));
+  return in;
+}
+
+}  // namespace
+
 TEST_CASE("memory of a rank that has left stays until the others no longer write to it, and is freed then") {
   FakePort port(2);
   const tuttiUniqueId id = new_id();
@@ -140,32 +161,28 @@ TEST_CASE("a process frees nothing that others have mapped") {
 
 TEST_CASE("a rank that leaves lets go of what the others have registered") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
-    constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
-    auto* port = new FakePort(2);
-    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
-    if (comm == nullptr) return;
-    void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
-    o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));
+    const InPlace in = register_on_own_gpu(rank, host, o);
+    if (in.comm == nullptr) return;
     {
-      GpuStream stream(*port);
-      const int before = port->runs;
-      o.take(tuttiAllReduce(data, data, kCount, tuttiInt32, tuttiSum, comm, stream));
+      GpuStream stream(*in.port);
+      const int before = in.port->runs;
+      o.take(tuttiAllReduce(in.data, in.data, InPlace::kCount, tuttiInt32, tuttiSum, in.comm, stream));
       stream.synchronize();
-      o.wrong += port->runs - before != 1;  // done directly in the buffers
+      o.wrong += in.port->runs - before != 1;  // done directly in the buffers
     }
     o.take(tuttiBarrier(host, nullptr));
-    if (rank == 1) o.take(tuttiCommDestroy(comm));
-    if (rank == 1) port->free(data);  // no other rank has it mapped any more
-    o.wrong += static_cast<size_t>(port->early_frees);
+    if (rank == 1) o.take(tuttiCommDestroy(in.comm));
+    if (rank == 1) in.port->free(in.data);  // no other rank has it mapped any more
+    o.wrong += static_cast<size_t>(in.port->early_frees);
     o.take(tuttiBarrier(host, nullptr));
     if (rank == 1) return;
     const int said = memfd_create("log", MFD_CLOEXEC);
     o.wrong += dup2(said, STDERR_FILENO) != STDERR_FILENO;
-    o.take(tuttiCommDeregister(comm, handle));
+    o.take(tuttiCommDeregister(in.comm, in.handle));
     o.wrong += lseek(said, 0, SEEK_END) != 0;  // a log line: a peer still has it mapped
-    port->free(data);
-    o.wrong += static_cast<size_t>(port->early_frees);
-    o.take(tuttiCommDestroy(comm));
+    in.port->free(in.data);
+    o.wrong += static_cast<size_t>(in.port->early_frees);
+    o.take(tuttiCommDestroy(in.comm));
   });
   require_success(ranks.wait());
 }
@@ -195,61 +212,53 @@ TEST_CASE("a stream that is held up while its communicator is aborted comes to i
 TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then: its thread would wait, too") {
   const bool is_graph = GENERATE(false, true);
   Processes ranks(2, [is_graph](int rank, tuttiComm_t host, Outcome& o) {
-    constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
-    auto* port = new FakePort(2);
-    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
-    if (comm == nullptr) return;
-    void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
-    o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));
-    GpuStream stream(*port);
+    const InPlace in = register_on_own_gpu(rank, host, o);
+    if (in.comm == nullptr) return;
+    GpuStream stream(*in.port);
     const auto add_up = [&](size_t count) {
-      o.take(tuttiAllReduce(data, data, count, tuttiInt32, tuttiSum, comm, stream));
+      o.take(tuttiAllReduce(in.data, in.data, count, tuttiInt32, tuttiSum, in.comm, stream));
     };
-    add_up(kCount);
+    add_up(InPlace::kCount);
     stream.synchronize();
     FakeGraph graph;
-    if (is_graph) port->begin_capture(stream.ref(), &graph);
+    if (is_graph) in.port->begin_capture(stream.ref(), &graph);
     if (is_graph) add_up(10);
-    if (is_graph) o.wrong += !port->end_capture(stream.ref());
+    if (is_graph) o.wrong += !in.port->end_capture(stream.ref());
     const auto add_up_few = [&] {
       if (!is_graph) return add_up(10);
-      o.wrong += !port->launch(graph, stream.ref());
+      o.wrong += !in.port->launch(graph, stream.ref());
     };
     if (rank == 0) add_up_few();
     o.take(tuttiBarrier(host, nullptr));
     if (rank == 1) {
-      o.take(tuttiCommDeregister(comm, handle));  // waits for rank 0 for a while
+      o.take(tuttiCommDeregister(in.comm, in.handle));  // waits for rank 0 for a while
       add_up_few();
     }
     stream.synchronize();
-    o.wrong += static_cast<size_t>(port->stuck_unmaps);
+    o.wrong += static_cast<size_t>(in.port->stuck_unmaps);
     o.take(tuttiBarrier(host, nullptr));
-    o.take(tuttiCommDestroy(comm));
+    o.take(tuttiCommDestroy(in.comm));
   });
   require_success(ranks.wait());
 }
 
 TEST_CASE("ranks that have captured operations let go of each other's memory as they deregister theirs") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
-    constexpr size_t kCount = (1 << 18) + 1;  // more than what is not done in place
-    auto* port = new FakePort(2);
-    const tuttiComm_t comm = create_on_own_gpu(rank, host, o);
-    if (comm == nullptr) return;
-    void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
-    o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));
-    GpuStream stream(*port);
-    o.take(tuttiAllReduce(data, data, kCount, tuttiInt32, tuttiSum, comm, stream));
+    const InPlace in = register_on_own_gpu(rank, host, o);
+    if (in.comm == nullptr) return;
+    GpuStream stream(*in.port);
+    o.take(tuttiAllReduce(in.data, in.data, InPlace::kCount, tuttiInt32, tuttiSum, in.comm, stream));
     FakeGraph graph;
-    port->begin_capture(stream.ref(), &graph);
-    o.take(tuttiAllReduce(data, data, 10, tuttiInt32, tuttiSum, comm, stream));
-    o.wrong += !port->end_capture(stream.ref());
+    in.port->begin_capture(stream.ref(), &graph);
+    o.take(tuttiAllReduce(in.data, in.data, 10, tuttiInt32, tuttiSum, in.comm, stream));
+    o.wrong += !in.port->end_capture(stream.ref());
     stream.synchronize();
     o.take(tuttiBarrier(host, nullptr));
-    o.take(tuttiCommDeregister(comm, handle));
-    port->free(data);
-    o.wrong += static_cast<size_t>(port->early_frees);
+    o.take(tuttiCommDeregister(in.comm, in.handle));
+    in.port->free(in.data);
+    o.wrong += static_cast<size_t>(in.port->early_frees);
     o.take(tuttiBarrier(host, nullptr));
-    o.take(tuttiCommDestroy(comm));
+    o.take(tuttiCommDestroy(in.comm));
   });
   require_success(ranks.wait());
 }
