@@ -24,6 +24,11 @@ std::string reason(const ibv_wc& completion, const Port& port) {
   if (completion.status == IBV_WC_REM_ACCESS_ERR)
     what =
         "it does not let this rank write to its memory: its communicator is being destroyed, or this is a bug in Tutti";
+  // Flushing comes first only where the device refused what it received: it then tells the sender why, not this rank.
+  if (completion.status == IBV_WC_WR_FLUSH_ERR)
+    what =
+        "the device has ended this connection, and gives the reason to the other end only: mostly packets that arrived "
+        "late or twice. Look at what the other rank reports, and for lost packets in the network (TUTTI_IB_TIMEOUT)";
   std::string state = port.down_because();
   const Deadline limit = Deadline::after_seconds(completion.status == IBV_WC_LOC_QP_OP_ERR ? kGoingDownSeconds : 0);
   while (state.empty() && !limit.passed()) state = port.down_because();
