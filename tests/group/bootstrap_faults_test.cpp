@@ -46,7 +46,7 @@ Fd silent_connection(const UniqueId& id) {
 TEST_CASE("absent ranks are listed when the limit passes") {
   const UniqueId id = root();
   const auto fates =
-      run_ranks<Fate>({0, 1, 2, 4, 5, 10, 11}, [&](int rank) { return join_and_gather(id, rank, 12, 0.5); });
+      run_ranks<Fate>({0, 1, 2, 4, 5, 10, 11}, [&](int rank) { return join_and_gather(id, rank, 12, 3); });
   for (const Fate& fate : fates) {
     CHECK(fate.code == Code::kTimeout);
     CHECK(contains(fate.message, "ranks 3, 6-9 of 12 never joined"));
@@ -73,7 +73,7 @@ TEST_CASE("of ranks that wait for different times all hear who is absent when th
   std::atomic<bool> is_patient_in{false};
   const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) -> Fate {
     while (rank == 1 && !is_patient_in) std::this_thread::yield();
-    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(rank == 0 ? 10 : 0.2));
+    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(rank == 0 ? 20 : 2));
     is_patient_in = true;
     const auto all = joined ? joined.value().all_gather("") : joined.error();
     return all ? Fate{} : fate_of(all.error());
@@ -89,7 +89,7 @@ TEST_CASE("ranks that joined but do not answer are listed") {
   const UniqueId id = root();
   std::atomic<int> done{0};
   const auto fates = run_ranks<Fate>({0, 1, 2}, [&](int rank) -> Fate {
-    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(1));
+    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(3));
     if (!joined) return fate_of(joined.error());
     if (rank == 1) {
       while (done != 2) std::this_thread::yield();
@@ -239,7 +239,7 @@ TEST_CASE("who reads late gets all that the root has said") {
   const Fd fd = known_connection(id, 0);
   const int few = 64 << 10;  // else it would buffer 30 MB
   REQUIRE(setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &few, sizeof few) == 0);
-  const Deadline deadline = Deadline::after_seconds(8);
+  const Deadline deadline = Deadline::after_seconds(30);
   const std::string text(kMaxBlobBytes, 'x'), join = make_join_frame(make_join(0, 1, 60'000));
   const std::string blob = make_frame(FrameKind::kBlob, text);
   REQUIRE(send_all(fd.get(), join.data(), join.size(), deadline));
@@ -371,7 +371,7 @@ TEST_CASE("a wrong secret is named as the cause") {
   const UniqueId id = root();
   UniqueIdParts parts = unpack_unique_id(id).value();
   parts.secret[0] ^= 1;
-  const Fate fate = join_and_gather(pack_unique_id(parts), 0, 1, 0.5);
+  const Fate fate = join_and_gather(pack_unique_id(parts), 0, 1, 3);
   CHECK(fate.code == Code::kInvalidUsage);
   CHECK(contains(fate.message, "does not know this group's secret"));
 }
@@ -381,7 +381,7 @@ TEST_CASE("who came with another secret is named, by address, beside the rank th
   UniqueIdParts parts = unpack_unique_id(id).value();
   parts.secret[0] ^= 1;
   const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) {
-    return join_and_gather(rank == 0 ? id : pack_unique_id(parts), rank, 2, rank == 0 ? 1 : 0.5);
+    return join_and_gather(rank == 0 ? id : pack_unique_id(parts), rank, 2, rank == 0 ? 3 : 2);
   });
   INFO(fates[0].message);
   CHECK(contains(fates[0].message, "rank 1 of 2 never joined; the root refused "));

@@ -180,6 +180,8 @@ TEST_CASE("once PMI has not answered in time nothing more is asked") {
   int pair[2] = {-1, -1};
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
   const Fd ours(pair[0]), theirs(pair[1]);
+  const timeval patience{.tv_sec = 30, .tv_usec = 0};
+  REQUIRE(setsockopt(ours.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
   const auto say = [&](const std::string& words) {
     REQUIRE(send_all(ours.get(), words.data(), words.size(), Deadline::after_seconds(10)));
   };
@@ -188,6 +190,7 @@ TEST_CASE("once PMI has not answered in time nothing more is asked") {
                            [&theirs] { return share_by_pmi(theirs.get(), "first", 1, Deadline::after_seconds(1)); });
   std::string asked;
   for (char byte; !contains(asked, "barrier_in") && recv(ours.get(), &byte, 1, 0) == 1;) asked += byte;
+  REQUIRE(contains(asked, "barrier_in"));
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
   const pid_t child = fork();
   if (child == 0) {  // does not wait for its parent's thread

@@ -104,7 +104,7 @@ class FakeStore {
 Fate get_against(const std::string& answer, bool closes) {
   Address bound;
   const auto listener = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
-  auto store = TcpStore::connect("127.0.0.1", bound.port(), Deadline::after_seconds(0.3));
+  auto store = TcpStore::connect("127.0.0.1", bound.port(), Deadline::after_seconds(1));
   if (!listener || !store) return {};
   Fd fd = accept_one(listener.value().get());
   if (!send_all(fd.get(), answer.data(), answer.size(), Deadline::after_seconds(10))) return {};
@@ -175,7 +175,7 @@ TEST_CASE("that rank 0 can have no root is told to the others by the launcher's 
     CHECK(none.error().code == Code::kInvalidUsage);
   }
   store.answers_after_ms = 10;  // so that the last answer comes too late
-  const auto told = share_by_tcp_store("localhost", store.port(), "tutti/job/0", 1, Deadline::after_seconds(0.3));
+  const auto told = share_by_tcp_store("localhost", store.port(), "tutti/job/0", 1, Deadline::after_seconds(1));
   REQUIRE(!told);
   CHECK(contains(told.error().message, "rank 0 could not start the group's root: TUTTI_SOCKET_IFNAME="));
   CHECK(told.error().culprit_rank == 0);
@@ -310,17 +310,20 @@ TEST_CASE("what rank 0 publishes is an id or the reason why there is none") {
 }
 
 TEST_CASE("PyTorch's own TCPStore carries the id") {
-  if (std::system("python3 -c 'import torch.distributed' 2>/dev/null") != 0) {
+  // TORCH_PYTHON: of the environment which tools/check --torch makes.
+  const std::string python =
+      "python=$TORCH_PYTHON; [ -x \"$python\" ] || python=python3; exec \"$python\" -W ignore -c ";
+  if (std::system((python + "'import torch.distributed' 2>/dev/null").c_str()) != 0) {
     WARN("skipped: python3 has no torch here");
     return;
   }
-  FILE* server = popen(
-      "python3 -W ignore -c \"\n"
+  const std::string serve =
+      "\"\n"
       "import sys, torch.distributed as dist\n"
       "store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
       "print(store.port, flush=True)\n"
-      "store.wait(['tutti/done'])\n\" 2>/dev/null",
-      "r");
+      "store.wait(['tutti/done'])\n\" 2>/dev/null";
+  FILE* server = popen((python + serve).c_str(), "r");
   REQUIRE(server != nullptr);
   int port = 0;
   REQUIRE(fscanf(server, "%d", &port) == 1);

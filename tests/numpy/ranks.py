@@ -26,7 +26,8 @@ def launch(n_ranks, script, library):
 
 def main(names, *modules, n_ranks):
     """names: of the caller's module. Those that begin with test_ are called with the communicator."""
-    python = os.environ.pop("TUTTI_PYTHON", None)
+    made = ROOT / "build/torch-venv/bin/python"  # by tools/check --torch
+    python = os.environ.pop("TUTTI_PYTHON", str(made) if made.exists() else None)
     if python and python != sys.executable:
         os.execv(python, [python, *sys.argv])
     for module in modules:

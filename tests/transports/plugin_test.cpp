@@ -160,7 +160,7 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
       Link in;
       for (int i = 0; i < polls; i++) poll_once(out.value()), take(b.value(), &in);
     }
-    CHECK(until(Deadline::after_seconds(5), [&] {
+    CHECK(until([&] {
       Link in;
       return !take(b.value(), &in) && open_descriptors() == before;
     }));
@@ -237,7 +237,7 @@ TEST_CASE("plugin: what is no message of a net link ends it") {
     memset(slot, 7, 8);
     p.out.publish(8, tuttiTag{});
     Health health;
-    CHECK(until(Deadline::after_seconds(3), [&] {
+    CHECK(until([&] {
       poll_once(p.out);
       return !(health = poll_once(p.in));
     }));
