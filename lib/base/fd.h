@@ -2,6 +2,10 @@
 // stderr, what is written to them must not reach the library's sockets and memory.
 #pragma once
 
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -31,6 +35,19 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(char* base) const { munmap(base, bytes); }
+};
+using MappedMemory = std::unique_ptr<char, Unmap>;
+
+// Null on failure, with errno set.
+inline MappedMemory map_shared(const Fd& file, uint64_t offset, size_t bytes, bool writes) {
+  void* const base = mmap(nullptr, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file.get(),
+                          static_cast<off_t>(offset));
+  return MappedMemory(base == MAP_FAILED ? nullptr : static_cast<char*>(base), Unmap{bytes});
+}
 
 // A list of just this one.
 inline std::vector<Fd> only(Fd fd) {

@@ -191,13 +191,9 @@ void Address::set_port(uint16_t port) {
 int Address::common_bits(const Address& other) const {
   if (family() != other.family()) return -1;
   const auto a = ip(), b = other.ip();
-  int bits = 0;
-  for (size_t i = 0; i < a.size(); i++) {
-    const int same = std::countl_zero(static_cast<uint8_t>(a[i] ^ b[i]));
-    bits += same;
-    if (same < 8) break;
-  }
-  return bits;
+  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
+  const int bits = static_cast<int>(x - a.begin()) * 8;
+  return x == a.end() ? bits : bits + std::countl_zero(static_cast<uint8_t>(*x ^ *y));
 }
 
 bool Address::same_place(const Address& other) const {

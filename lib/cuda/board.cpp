@@ -1,7 +1,6 @@
 #include "cuda/board.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,7 +71,7 @@ struct Board::Page {
 };
 
 Board::Page& Board::page(int rank) const {
-  return reinterpret_cast<Page*>(static_cast<char*>(memory_) + kHeaderBytes)[rank];
+  return reinterpret_cast<Page*>(memory_.get() + kHeaderBytes)[rank];
 }
 
 Board::Notice& Board::notice(int rank) const {
@@ -91,9 +90,8 @@ Result<void> Board::map(const std::string& where) {
   if (fstat(fd.get(), &info) != 0 || static_cast<size_t>(info.st_size) != bytes_ ||
       pread(fd.get(), &found, sizeof found, 0) != sizeof found || found != cookie)
     return Error{Code::kSystemError, path + " is not rank 0's memory: the processes are in different PID namespaces"};
-  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (memory == MAP_FAILED) return system_error(format("mmap of %zu bytes", bytes_), errno);
-  memory_ = memory;
+  memory_ = map_shared(fd, 0, bytes_, true);
+  if (!memory_) return system_error(format("mmap of %zu bytes", bytes_), errno);
   return {};
 }
 
@@ -113,7 +111,6 @@ Result<std::unique_ptr<Board>> Board::create(Host& host, Port& port, const std::
 
 Board::~Board() {
   forget(Which::kAll);
-  if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
 // ---- calls

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fd.h"
 #include "cuda/meeting.h"
 #include "cuda/phases.h"
 
@@ -74,7 +75,7 @@ class Board final : public Attendee {
   Port& port_;
   const std::vector<Seat> seats_;
   const int rank_;
-  void* memory_ = nullptr;
+  MappedMemory memory_;
   size_t bytes_ = 0;
   uint64_t round_ = 0, slowest_ = 0;  // slowest_: the round that all had done when last looked at
   Stage stage_ = Stage::kIdle;

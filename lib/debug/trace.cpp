@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -101,10 +100,6 @@ int64_t TickClock::to_ns(uint64_t at) const {
   return made_ns_ + static_cast<int64_t>(std::clamp(passed, -kMost, kMost));
 }
 
-void TraceFile::Unmap::operator()(const TraceMemory* memory) const {
-  munmap(const_cast<TraceMemory*>(memory), sizeof *memory);
-}
-
 Result<TraceFile> TraceFile::open(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // it may be a pipe
   if (!file) return system_error("open " + path, errno);
@@ -112,16 +107,15 @@ Result<TraceFile> TraceFile::open(const std::string& path) {
   if (fstat(file.get(), &info) != 0) return system_error("stat " + path, errno);
   const Error foreign{Code::kInvalidArgument, path + " is not a flight recorder's file of this version of Tutti"};
   if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) != sizeof(TraceMemory)) return foreign;
-  void* const memory = mmap(nullptr, sizeof(TraceMemory), PROT_READ, MAP_SHARED, file.get(), 0);
-  if (memory == MAP_FAILED) return system_error("mmap " + path, errno);
   TraceFile opened;
-  opened.memory_.reset(static_cast<const TraceMemory*>(memory));
+  opened.memory_ = map_shared(file, 0, sizeof(TraceMemory), false);
+  if (!opened.memory_) return system_error("mmap " + path, errno);
   if (!is_sound(opened.header())) return foreign;
   return opened;
 }
 
 Trace TraceFile::read(const TickClock& clock, uint64_t nth) const {
-  return tutti::read(*memory_, clock, nth);
+  return tutti::read(memory(), clock, nth);
 }
 
 Trace TraceFile::read_end(const TickClock& clock) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/result.h"
 #include "debug/call.h"
 #include "debug/recorder.h"
@@ -67,17 +68,15 @@ class TickClock {
 class TraceFile {
  public:
   static Result<TraceFile> open(const std::string& path);
-  const TraceHeader& header() const { return memory_->header; }
+  const TraceHeader& header() const { return memory().header; }
   // The operations after the `nth`.
   Trace read(const TickClock& clock, uint64_t nth = 0) const;
   // Only some of the last operations: a thousand take 0.7 ms.
   Trace read_end(const TickClock& clock) const;
 
  private:
-  struct Unmap {
-    void operator()(const TraceMemory* memory) const;
-  };
-  std::unique_ptr<const TraceMemory, Unmap> memory_;
+  const TraceMemory& memory() const { return *reinterpret_cast<const TraceMemory*>(memory_.get()); }
+  MappedMemory memory_;
 };
 
 // For readers that come again and again and have read up to the `nth`: after which operation to read now. If some have

@@ -115,10 +115,10 @@ Result<Blobs> Blobs::map(const Fd& file, int n) {
   const int seals = ::fcntl(file.get(), F_GET_SEALS);  // the kernel adds another if vm.memfd_noexec is set
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(file.get(), &status) != 0) return damaged();
   const auto bytes = static_cast<size_t>(status.st_size);
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (memory == MAP_FAILED) return system_error("mapping the introductions of the group's ranks", errno);
-  const Blobs blobs(std::shared_ptr<const void>(memory, [bytes](void* begin) { ::munmap(begin, bytes); }),
-                    {static_cast<const char*>(memory), bytes});
+  MappedMemory memory = map_shared(file, 0, bytes, false);
+  if (!memory) return system_error("mapping the introductions of the group's ranks", errno);
+  const char* const begin = memory.get();
+  const Blobs blobs(std::move(memory), {begin, bytes});
   if (!blobs.is_valid(n)) return damaged();
   return blobs;
 }

@@ -40,7 +40,7 @@ void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, in
   if (!has_pages(descriptor, notice.offset, notice.bytes)) return;
   const uint64_t page_bytes = page_bytes_of(descriptor), lead = notice.offset % page_bytes;
   const uint64_t whole_bytes = (lead + notice.bytes + page_bytes - 1) / page_bytes * page_bytes;
-  Mapping pages = map_shared(descriptor, notice.offset - lead, whole_bytes, writes_);
+  MappedMemory pages = map_shared(descriptor, notice.offset - lead, whole_bytes, writes_);
   if (!pages) {
     if (writes_ && errno == EACCES) return;  // a file that the user has opened read-only
     why_not_ = system_error(format("mapping its %lu bytes", notice.bytes), errno);

@@ -45,7 +45,7 @@ class PeerMemory {
 
  private:
   struct Mapped {
-    Mapping pages;
+    MappedMemory pages;
     char* data = nullptr;
     size_t bytes = 0;
   };

@@ -35,12 +35,6 @@ void SleepBarrier::sleepy_side() const {
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-Mapping map_shared(const Fd& file, uint64_t offset, size_t bytes, bool writes) {
-  void* const base = mmap(nullptr, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file.get(),
-                          static_cast<off_t>(offset));
-  return Mapping(base == MAP_FAILED ? nullptr : static_cast<char*>(base), Unmap{bytes});
-}
-
 Result<Segment> Segment::create(uint32_t slots, uint32_t slot_bytes, Fd* memfd) {
   TUTTI_TRY_ASSIGN(Fd fd, sealed_memory("tutti-link", segment_bytes(slots, slot_bytes)));
   auto segment = map(fd, slots, slot_bytes);

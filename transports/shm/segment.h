@@ -4,8 +4,6 @@
 // the segment's layout. One thread per side; the two sides synchronise through the atomics below.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -96,14 +94,6 @@ class SleepBarrier {
  private:
   bool by_kernel_;
 };
-
-struct Unmap {
-  size_t bytes = 0;
-  void operator()(char* base) const { munmap(base, bytes); }
-};
-using Mapping = std::unique_ptr<char, Unmap>;
-// Null on failure, with errno set.
-Mapping map_shared(const Fd& file, uint64_t offset, size_t bytes, bool writes);
 
 class Segment {
  public:

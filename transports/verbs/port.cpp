@@ -1,6 +1,7 @@
 #include "transports/verbs/port.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -15,7 +16,6 @@
 #include <utility>
 
 #include "base/env.h"
-#include "base/fd.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "base/sort.h"
@@ -43,15 +43,6 @@ bool is_v4(const GidBytes& gid) {
   static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   return memcmp(gid.data(), kPrefix, sizeof kPrefix) == 0;
 }
-bool is_link_local(const GidBytes& gid) {
-  return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
-}
-
-int common_bits(const GidBytes& a, const GidBytes& b) {
-  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
-  const auto bits = static_cast<int>(x - a.begin()) * 8;
-  return x == a.end() ? bits : bits + std::countl_zero(static_cast<uint8_t>(*x ^ *y));
-}
 
 Address to_address(const GidBytes& gid) {
   constexpr uint16_t kRoceV2Port = 4791;
@@ -72,10 +63,11 @@ bool is_routed(const GidBytes& mine, const GidBytes& peer) {
 int score(const PortAddress& mine, size_t my_gid, const GidBytes& peer) {
   constexpr int kSubnetBits = 64, kRouted = 1000;
   const GidBytes& gid = mine.gids[my_gid];
-  const int common = common_bits(gid, peer);
+  const Address from = to_address(gid), to = to_address(peer);
+  const int common = from.common_bits(to) + (is_v4(gid) ? 96 : 0);  // as IPv6
   if (!mine.is_ethernet) return common >= kSubnetBits ? Path::kSure : 0;
-  if (is_v4(gid) != is_v4(peer) || is_link_local(gid) != is_link_local(peer)) return 0;
-  if (is_link_local(gid)) return 1;
+  if (from.family() != to.family() || from.is_link_local() != to.is_link_local()) return 0;
+  if (from.is_link_local()) return 1;
   if (is_routed(gid, peer)) return common + kRouted;
   const int network_bits = mine.network_bits[my_gid];
   return common + (network_bits > 0 && common >= network_bits ? Path::kSure : 2);
@@ -172,7 +164,7 @@ Result<void> Port::find_gids() {
     return e.port_num != number_ || e.gid_index > 255 || (only >= 0 ? e.gid_index != only : !good);
   });
   sort_stably(table, [&](const ibv_gid_entry& a, const ibv_gid_entry& b) {
-    const auto rank = [&](const GidBytes& gid) { return is_v4(gid) ? 0 : is_link_local(gid) ? 2 : 1; };
+    const auto rank = [&](const GidBytes& gid) { return is_v4(gid) ? 0 : to_address(gid).is_link_local() ? 2 : 1; };
     return rank(std::bit_cast<GidBytes>(a.gid)) < rank(std::bit_cast<GidBytes>(b.gid));
   });
   TUTTI_TRY_ASSIGN(const auto interfaces, all_interfaces());
@@ -258,7 +250,7 @@ std::vector<Pairing> pair_ports(const std::vector<PortAddress>& mine, const std:
 Result<Pinned> Pinned::allocate(const Ports& ports, size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return system_error(format("%zu bytes for a link's slots", bytes), errno);
-  std::unique_ptr<void, Unmap> owned(memory, Unmap{bytes});
+  MappedMemory owned(static_cast<char*>(memory), Unmap{bytes});
   auto pinned = around(ports, memory, bytes);
   if (pinned) pinned.value().owned_ = std::move(owned);
   return pinned;

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <infiniband/verbs.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/result.h"
 
 namespace tutti::verbs {
@@ -120,12 +120,8 @@ class Pinned {
   uint32_t remote_key(size_t port) const { return regions_[port]->rkey; }
 
  private:
-  struct Unmap {
-    size_t bytes;
-    void operator()(void* memory) const { munmap(memory, bytes); }
-  };
   void* memory_ = nullptr;
-  std::unique_ptr<void, Unmap> owned_;                     // null: the caller owns the memory
+  MappedMemory owned_;                                     // null: the caller owns the memory
   std::vector<std::unique_ptr<ibv_mr, Destroy>> regions_;  // by port
 
   template <class Register>
