@@ -242,6 +242,31 @@ TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then:
   require_success(ranks.wait());
 }
 
+TEST_CASE("a rank that has captured operations lets go of others' memory as it deregisters what nobody has mapped") {
+  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+    const InPlace in = register_on_own_gpu(rank, host, o);
+    if (in.comm == nullptr) return;
+    void* const unused = in.port->allocate(64).value();
+    void* handle = nullptr;
+    o.take(tuttiCommRegister(in.comm, unused, 64, &handle));
+    GpuStream stream(*in.port);
+    o.take(tuttiAllReduce(in.data, in.data, InPlace::kCount, tuttiInt32, tuttiSum, in.comm, stream));
+    FakeGraph graph;
+    in.port->begin_capture(stream.ref(), &graph);
+    o.take(tuttiAllReduce(in.data, in.data, 10, tuttiInt32, tuttiSum, in.comm, stream));
+    o.wrong += !in.port->end_capture(stream.ref());
+    stream.synchronize();
+    o.take(tuttiBarrier(host, nullptr));
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 1 waits for it by then
+    o.take(tuttiCommDeregister(in.comm, rank == 0 ? handle : in.handle));
+    in.port->free(rank == 0 ? unused : in.data);
+    o.wrong += static_cast<size_t>(in.port->early_frees);
+    o.take(tuttiBarrier(host, nullptr));
+    o.take(tuttiCommDestroy(in.comm));
+  });
+  require_success(ranks.wait());
+}
+
 TEST_CASE("ranks that have captured operations let go of each other's memory as they deregister theirs") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     const InPlace in = register_on_own_gpu(rank, host, o);
