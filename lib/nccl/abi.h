@@ -92,6 +92,10 @@ typedef struct ncclDevComm ncclDevComm_t;
 typedef struct {
   int nRanks, rank, stride;
 } ncclTeam_t;
+typedef struct {
+  void* mcBasePtr;
+} ncclMultimemHandle_t;
+typedef uint32_t ncclCftLeId;
 
 /* ---- library and memory ---- */
 ncclResult_t ncclGetVersion(int* version);
@@ -192,7 +196,19 @@ ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclCo
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs, ncclDevComm_t* outDevComm);
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* devComm);
+ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsaRank, void** outPtr);
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void** outPtr);
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void** outPtr);
+ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, size_t offset, ncclMultimemHandle_t multimem,
+                                          void** outPtr);
+ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t window, size_t offset, int peerWorld, ncclCftLeId* leId,
+                                     size_t* leOffset);
+ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t window, size_t offset, ncclCftLeId* leId, size_t* leOffset);
+ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t window, size_t offset, int peerCft, ncclTeam_t cftTeam,
+                                    ncclCftLeId* leId, size_t* leOffset);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
+ncclTeam_t ncclTeamRail(ncclComm_t comm);
+ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 
 /* ---- groups ---- */
 ncclResult_t ncclGroupStart(void);

@@ -29,7 +29,8 @@ ncclResult_t convert(const ncclConfig_t* config, int device, ncclComm_t* made, t
   constexpr size_t kLeastBytes = offsetof(ncclConfig_t, blocking) + sizeof config->blocking;
   if (config->magic != NCCL_ABI_MAGIC || config->size < kLeastBytes)
     return fail_group(refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_CONFIG_INITIALIZER"));
-  to->blocking = config->blocking;
+  // A default of NCCL's own: only without a config a communicator's children inherit.
+  to->blocking = config->blocking == NCCL_ABI_UNDEF_INT ? 1 : config->blocking;
   return kSuccess;
 }
 

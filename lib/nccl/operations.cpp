@@ -27,7 +27,8 @@ tuttiStream_t stream_of(ncclComm_t comm, cudaStream_t stream) {
 // on and Tutti cannot do is refused.
 ncclResult_t check(const ncclCollConfig_t* config) {
   if (config == nullptr) return tuttiSuccess;
-  if (config->magic != NCCL_ABI_MAGIC || config->size < sizeof *config)
+  constexpr size_t kLeastBytes = offsetof(ncclCollConfig_t, launchCompletionEvent);  // NCCL 2.31's, the first
+  if (config->magic != NCCL_ABI_MAGIC || config->size < kLeastBytes)
     return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_COLLCONFIG_INITIALIZER");
   if (config->algSelection != nullptr && *config->algSelection != 0 && config->forceAlgSelection != 0)
     return refused(
@@ -35,7 +36,7 @@ ncclResult_t check(const ncclCollConfig_t* config) {
         "algSelection=\"%s\" cannot be chosen for a single operation: set forceAlgSelection to 0, or choose an "
         "algorithm for all of them with TUTTI_ALGO",
         config->algSelection);
-  if (config->launchCompletionEvent != nullptr)
+  if (config->size >= sizeof *config && config->launchCompletionEvent != nullptr)
     return refused(tuttiInvalidUsage,
                    "launchCompletionEvent is not supported: record an event on the stream after the operation");
   return tuttiSuccess;
@@ -48,7 +49,7 @@ ncclResult_t check(const ncclCollConfig_t* config) {
   ncclResult_t nccl##name(__VA_ARGS__, ncclComm_t comm, cudaStream_t stream) { \
     return passed(tutti##name arguments);                                      \
   }
-// The same, and the one with a configuration of its own (2.32).
+// The same, and the one with a configuration of its own (2.31).
 #define TUTTI_NCCL_CONFIGURED(name, arguments, ...)                                                                    \
   TUTTI_NCCL_OPERATION(name, arguments, __VA_ARGS__)                                                                   \
   ncclResult_t nccl##name##Config(__VA_ARGS__, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) { \

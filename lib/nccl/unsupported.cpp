@@ -36,9 +36,28 @@ TUTTI_NCCL_ONE_SIDED(ncclWaitSignal, (int, ncclWaitSignalDesc_t*, ncclComm_t, cu
 TUTTI_NCCL_UNSUPPORTED(ncclCommQueryProperties, (ncclComm_t, ncclCommProperties_t*), kInKernels)
 TUTTI_NCCL_UNSUPPORTED(ncclDevCommCreate, (ncclComm_t, const ncclDevCommRequirements_t*, ncclDevComm_t*), kInKernels)
 TUTTI_NCCL_UNSUPPORTED(ncclDevCommDestroy, (ncclComm_t, const ncclDevComm_t*), kInKernels)
+// Torch for CUDA needs these to be loaded.
+TUTTI_NCCL_UNSUPPORTED(ncclGetLsaDevicePointer, (ncclWindow_t, size_t, int, void**), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclGetPeerDevicePointer, (ncclWindow_t, size_t, int, void**), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclGetLsaMultimemDevicePointer, (ncclWindow_t, size_t, void**), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclGetMultimemDevicePointer, (ncclWindow_t, size_t, ncclMultimemHandle_t, void**), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclGetPeerDeviceLeInfo, (ncclWindow_t, size_t, int, ncclCftLeId*, size_t*), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclGetMultimemDeviceLeInfo, (ncclWindow_t, size_t, ncclCftLeId*, size_t*), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclGetCftDeviceLeInfo, (ncclWindow_t, size_t, int, ncclTeam_t, ncclCftLeId*, size_t*),
+                       kInKernels)
 
+// The ranks that a kernel reaches: only this one.
 ncclTeam_t ncclTeamLsa(ncclComm_t) {
-  return {1, 0, 1};  // the ranks whose memory a kernel reaches: only this one
+  return {1, 0, 1};
+}
+ncclTeam_t ncclTeamRail(ncclComm_t) {
+  return {1, 0, 1};
+}
+
+ncclTeam_t ncclTeamWorld(ncclComm_t comm) {
+  ncclTeam_t team = {1, 0, 1};
+  if (tuttiCommCount(comm, &team.nRanks) == tuttiSuccess) (void)tuttiCommUserRank(comm, &team.rank);
+  return team;
 }
 
 TUTTI_NCCL_UNSUPPORTED(ncclParamBind, (ncclParamHandle_t*, const char*), kParameters)

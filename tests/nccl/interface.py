@@ -13,6 +13,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "house"))
 import tree  # noqa: E402
 
+# What libtorch_cuda.so of torch 2.14, and of what is built with NCCL 2.31, takes from NCCL beyond nccl.h.
+TORCH_NEEDS = {"ncclCommQueryProperties", "ncclDevCommCreate", "ncclDevCommDestroy", "ncclGetLsaMultimemDevicePointer",
+               "ncclGetPeerDevicePointer", "ncclGetPeerDeviceLeInfo", "ncclGetMultimemDeviceLeInfo", "ncclTeamLsa"}
 # Versions up to this one are supported: a newer header may have more.
 NEWEST = (2, 32)
 
@@ -58,7 +61,8 @@ def compare(ours, theirs):
         elif mine[name] != types:
             found.append(f"{name}: {mine[name]} here, {types} in nccl.h")
     my_structs, their_structs = structs(ours), structs(theirs)
-    later = ["ncclCollConfig_t", "ncclEncryptionConfig_t"] if version_of(theirs) >= (2, 32) else []
+    later = [name for name, since in (("ncclCollConfig_t", (2, 31)), ("ncclEncryptionConfig_t", (2, 32)))
+             if version_of(theirs) >= since]
     for name in ("ncclConfig_t", "ncclSimInfo_t", "ncclWaitSignalDesc_t", "ncclUniqueId", *later):
         fields, expected = my_structs[name], their_structs.get(name, [])
         length = min(len(fields), len(expected))
@@ -104,6 +108,7 @@ def check_symbols(library):
     exported = {line.split()[-1]: line.split()[-2] for line in output.splitlines()}
     found = [f"{name} is declared in abi.h but not exported" for name in wanted - exported.keys()]
     found += [f"{name} is exported but not declared in abi.h" for name in exported.keys() - wanted]
+    found += [f"{name} is missing: torch for CUDA is not loaded without it" for name in TORCH_NEEDS - exported.keys()]
     found += [f"{name} is not a function" for name, kind in exported.items() if kind != "T"]
     dynamic = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
     soname = re.search(r"SONAME.*\[(.*)\]", dynamic)

@@ -32,7 +32,6 @@ if sys.argv[2:] == ["torch"]:
         print(f"skipped: torch {torch.__version__} was built without NCCL")
         sys.exit(77)
     print("torch sees NCCL", torch.cuda.nccl.version())
-    assert tuple(torch.cuda.nccl.version()) == (2, 30, 7), torch.cuda.nccl.version()
 
 for name in ("ncclGetVersion", "ncclAllReduce", "ncclCommInitRankConfig", "pncclAllReduce"):
     assert where(name) == library, f"{name} is from {where(name)}"

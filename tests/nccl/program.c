@@ -1,5 +1,6 @@
 /* A program for NCCL, built against the interface alone and linked to libnccl.so.2: two processes on host memory. */
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +112,9 @@ static void configured_operations(ncclComm_t comm, int rank) {
   config.forceAlgSelection = 0;
   OK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config));
   config.launchCompletionEvent = (cudaEvent_t)mine;
+  config.size = offsetof(ncclCollConfig_t, launchCompletionEvent); /* as NCCL 2.31 has it */
+  OK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config));
+  config.size = sizeof config;
   CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidUsage &&
         says("launchCompletionEvent"));
   OK(ncclGroupStart()); /* of which nothing is run, as one call is wrong */
@@ -241,6 +245,7 @@ static void children(ncclComm_t comm, int rank) {
 
 /* What Tutti does not have, by both names, and wrong calls: errors with a sentence. */
 static void refusals(ncclComm_t comm) {
+  void* at = NULL;
   ncclComm_t none = NULL;
   ncclUniqueId id, two[2];
   ncclConfig_t config = new_config();
@@ -251,6 +256,8 @@ static void refusals(ncclComm_t comm) {
   CHECK(ncclDevCommCreate(comm, NULL, NULL) == kInvalidUsage && says("ncclDevCommCreate") && says("ncclAllReduce"));
   CHECK(ncclDevCommDestroy(comm, NULL) == kInvalidUsage && ncclCommQueryProperties(comm, NULL) == kInvalidUsage);
   CHECK(ncclTeamLsa(comm).nRanks == 1 && ncclTeamLsa(comm).rank == 0);
+  CHECK(ncclTeamWorld(comm).nRanks == 2 && ncclTeamWorld(comm).stride == 1);
+  CHECK(ncclGetLsaMultimemDevicePointer(NULL, 0, &at) == kInvalidUsage && says("ncclGetLsaMultimemDevicePointer"));
   ncclParamDumpAll();
   ncclResetDebugInit();
   CHECK(ncclAllReduce(&value, NULL, 1, kFloat, kSum, comm, NULL) == kInvalidArgument && says("recvbuff"));
@@ -339,7 +346,7 @@ static void wait_for(ncclComm_t comm) {
 
 /* One thread ends its ranks one after the other, as NCCL's examples do: also in a group, and in the background. */
 static void endings(void) {
-  ncclComm_t all[2] = {NULL, NULL};
+  ncclComm_t all[2] = {NULL, NULL}, parts[2] = {NULL, NULL};
   ncclConfig_t config = new_config();
   ncclUniqueId id;
   float value = 1;
@@ -360,6 +367,14 @@ static void endings(void) {
   OK(ncclGetUniqueId(&id));
   for (int r = 0; r < 2; r++) CHECK(ncclCommInitRankConfig(&all[r], 2, id, r, &config) == kInProgress);
   for (int r = 0; r < 2; r++) wait_for(all[r]);
+  config.blocking = NCCL_ABI_UNDEF_INT; /* with a config, nothing is inherited */
+  OK(ncclGroupStart());
+  for (int r = 0; r < 2; r++) OK(ncclCommSplit(all[r], 0, r, &parts[r], &config));
+  OK(ncclGroupEnd());
+  for (int r = 0; r < 2; r++) {
+    OK(ncclCommFinalize(parts[r]));
+    OK(ncclCommDestroy(parts[r]));
+  }
   for (int r = 0; r < 2; r++) {
     CHECK(ncclCommFinalize(all[r]) == kInProgress);
     wait_for(all[r]);
