@@ -58,6 +58,14 @@ class Collectives(unittest.TestCase):
         tensor = torch.full((5,), float(rank))
         dist.all_reduce(tensor, dist._make_nccl_premul_sum(2.0))
         self.same(tensor, torch.full((5,), 6.0))
+        for dtype, default, factor in ((torch.float64, torch.float32, 0.1), (torch.float32, torch.bfloat16, 1 / 3)):
+            tensor, expected = torch.ones(2, dtype=dtype), sum(torch.full((2,), factor, dtype=dtype) for _ in range(3))
+            torch.set_default_dtype(default)
+            dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))
+            torch.set_default_dtype(torch.float32)
+            self.same(tensor, expected)
+        with self.assertRaisesRegex(tutti_torch.TuttiError, "PREMUL_SUM: the factor is complex; .*SUM"):
+            dist.all_reduce(torch.ones(2, dtype=torch.complex64), dist._make_nccl_premul_sum(torch.tensor(1j)))
         for dtype in (torch.complex64, torch.bfloat16):
             tensor = torch.full((5,), rank + (0.5j if dtype.is_complex else 0), dtype=dtype)
             dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
@@ -314,18 +322,25 @@ class Collectives(unittest.TestCase):
         dist.destroy_process_group(mine[0])
         dist.all_reduce(tensors[1], group=mine[1])
 
-    @ranks.on(2)
+    @ranks.on(3)
     def test_sparse(self, rank, n):
         dense = torch.zeros(6, 2)
         dense[rank] = rank + 1.0
         dense[5] = 1.0
         sparse = dense.to_sparse()
         dist.all_reduce(sparse)
-        expected = torch.tensor([[1.0, 1.0], [2.0, 2.0], [0, 0], [0, 0], [0, 0], [2.0, 2.0]])
-        self.same(sparse.to_dense(), expected)
+        self.same(sparse.to_dense(), torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [0, 0], [0, 0], [3.0, 3.0]]))
         weight = torch.nn.Parameter(torch.eye(2).to_sparse())
         dist.all_reduce(weight)
-        self.same(weight.detach().to_dense(), 2 * torch.eye(2))
+        self.same(weight.detach().to_dense(), 3 * torch.eye(2))
+        for op, dtype, value, expected in (
+            (dist.ReduceOp.AVG, torch.int64, 16777217, 16777217),
+            (dist.ReduceOp.SUM, torch.bfloat16, 256.0 if rank == 0 else 1.0, 258.0),  # rounded once
+            (dist.ReduceOp.AVG, torch.float16, 2.0**-24, 2.0**-24),
+        ):
+            few = torch.tensor([value], dtype=dtype).to_sparse()
+            dist.all_reduce(few, op)
+            self.same(few.to_dense(), torch.tensor([expected], dtype=dtype))
 
     @ranks.on(2)
     def test_functional(self, rank, n):

@@ -30,7 +30,11 @@ class Reductions(GroupBase):
             yield plan.op
             return
         factor = op.__getstate__()[1]
-        scalar = torch.as_tensor(factor).to("cpu", plan.buffer.dtype).reshape(-1)
+        if not isinstance(factor, torch.Tensor):
+            factor = torch.tensor(factor, dtype=torch.float64)
+        if factor.is_complex():
+            raise TuttiError("PREMUL_SUM: the factor is complex; multiply the tensor, and use SUM")
+        scalar = factor.to("cpu", plan.buffer.dtype).reshape(-1)
         if scalar.numel() != 1:
             raise TuttiError(f"PREMUL_SUM: the factor has {scalar.numel()} elements; it must have one")
         made = ctypes.c_int()
@@ -123,9 +127,13 @@ class Reductions(GroupBase):
         counts = headers[:, 0].tolist()
         indices = self._gather_rows(mine.indices().t().contiguous(), counts)
         values = self._gather_rows(mine.values().contiguous(), counts)
+        if values.is_floating_point() and values.element_size() < 4:
+            values = values.float()  # rounded once, in the end
+        total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False).coalesce()
         if number == AVG:
-            values = values / self._size
-        return torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+            is_exact = values.is_floating_point() or values.is_complex()
+            total = torch.div(total, self._size, rounding_mode=None if is_exact else "trunc")
+        return total
 
     def _gather_rows(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """The rows of all ranks, in the order of ranks; rank r has counts[r] of them."""
