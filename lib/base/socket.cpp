@@ -111,7 +111,16 @@ std::optional<Address> address_by(int (*ask)(int, sockaddr*, socklen_t*), int fd
   Address address;
   address.length = sizeof address.storage;
   if (ask(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return {};
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+  if (address.family() == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))  // who came to a dual-stack listener
+    return Address::of_ip(address.ip().last(4), address.port());
   return address;
+}
+
+// Where a socket's own port is the one that it calls and nobody listens there, TCP connects it to itself.
+bool is_connected_to_itself(int fd) {
+  const auto here = local_address(fd), there = peer_address(fd);
+  return here && there && here->port() != 0 && here->port() == there->port() && here->same_place(*there);
 }
 
 HostId id_of(const std::string& text) {
@@ -219,6 +228,7 @@ bool Address::is_link_local() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
 }
 
+// IPv4's 169.254.0.0/16 is a real network: hosts that a fast cable joins directly often have nothing else on it.
 Preference preference(const Interface& i) {
   if (i.address.is_loopback()) return kLoopback;
   if (i.address.is_link_local()) return kLinkLocal;
@@ -320,6 +330,11 @@ Code connect_finished(int fd, int* sys_errno) {
   int error = 0;
   socklen_t length = sizeof error;
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error == 0 && is_connected_to_itself(fd)) {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};  // its end must not keep the port from who wants to listen
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    error = ECONNREFUSED;
+  }
   *sys_errno = error;
   return error == 0 ? Code::kSuccess : Code::kSystemError;
 }

@@ -13,14 +13,19 @@
 namespace tutti {
 namespace {
 
-// Where a peer on another host listens, the door of this connection first; none if that is not known.
+// Where a peer on another host listens, the door of this connection first; none if that is not known. An address that
+// this host has, too, leads to this host, which would answer for a dead peer.
 std::vector<Address> doors_of(const Contact& peer, int fd) {
   auto here = peer_address(fd);
   if (!here || peer.addresses.empty()) return {};
   here->set_port(peer.addresses[0].port());
   std::vector<Address> doors = {*here};
-  for (const Address& address : ways_to(peer))
-    if (!address.same_place(*here)) doors.push_back(address);
+  const auto mine = all_interfaces();
+  for (const Address& address : ways_to(peer)) {
+    const auto is_there = [&](const Interface& i) { return i.address.same_place(address); };
+    const bool is_mine = mine && std::ranges::any_of(mine.value(), is_there);
+    if (!is_mine && !address.same_place(*here)) doors.push_back(address);
+  }
   return doors;
 }
 

@@ -182,6 +182,19 @@ TEST_CASE("a refused connection says so") {
   CHECK(error == ECONNREFUSED);
 }
 
+TEST_CASE("a socket that TCP has connected to itself is refused, and leaves the port to who listens") {
+  Address address = numeric("127.0.0.1", 0);
+  Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
+  REQUIRE(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
+  REQUIRE(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) == 0);
+  REQUIRE(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0);
+  int error = 0;
+  CHECK(connect_finished(fd.get(), &error) == Code::kSystemError);
+  CHECK(error == ECONNREFUSED);
+  fd.reset();
+  CHECK(listen_any(address.port(), nullptr));
+}
+
 TEST_CASE("one listener serves IPv4 and IPv6") {
   uint16_t port = 0;
   const auto listener = listen_any(0, &port);

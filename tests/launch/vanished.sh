@@ -10,6 +10,12 @@ vanish=$1
 out=$(mktemp)
 export TUTTI_TUNE_FILE=/dev/null
 hosts 3 1 10.78
+# Every host has one address that is the same everywhere, as a virtual machine's or a service processor's network has. It
+# leads to the host itself, which must not answer for the one that has vanished.
+for i in 1 2 3; do
+  ip -n "$(host $i)" link add same0 up type veth peer name same1 && ip -n "$(host $i)" link set same1 up
+  ip -n "$(host $i)" addr add 10.0.2.15/24 dev same0
+done
 
 # start MODE SECONDS: rank R on host R / 2 + 1
 start() {
