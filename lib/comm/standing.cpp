@@ -149,11 +149,17 @@ std::vector<const Standing*> circle(const Standing& mine, const Standings& other
       return way;
     }
     if (has_left(one)) return way_to(&one);
-    for (const auto& [rank, other] : others)
-      if (rank != mine.rank && !before.contains(rank) && holds(one, other)) {
-        before[rank] = &one;
-        reached.push_back(&other);
-      }
+    const auto reach = [&](int rank, const Standing& other) {
+      if (rank == mine.rank || before.contains(rank) || !holds(one, other)) return;
+      before[rank] = &one;
+      reached.push_back(&other);
+    };
+    if (one.doing != Standing::Doing::kPasses) {
+      for (const auto& [rank, other] : others) reach(rank, other);
+      continue;
+    }
+    for (const AwaitedMessage& awaited : one.awaited)  // in a long chain each rank waits for few others
+      if (const auto other = others.find(awaited.peer); other != others.end()) reach(other->first, other->second);
   }
   return {};
 }

@@ -35,7 +35,9 @@ void Proxy::only_answer() {
 
 uint32_t Proxy::announce(Task task, bool stays) {
   std::unique_lock lock(mutex_);
-  const uint32_t number = ++last_number_ == 0 ? ++last_number_ : last_number_;
+  uint32_t number;
+  do number = ++last_number_;
+  while (number == 0 || tasks_.contains(number));  // after 2^32 tasks: a graph may keep an early one
   tasks_[number] = {std::move(task), stays};
   lock.unlock();
   changed_.notify_all();

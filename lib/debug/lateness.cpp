@@ -24,12 +24,16 @@ bool joins(Collective collective) {
 
 using Times = std::map<int, int64_t>;  // by rank
 
-// By how much the rank's time exceeds the others' median.
-int64_t excess(const Times& times, int rank) {
-  std::vector<int64_t> others;
-  for (const auto& [other, ns] : times)
-    if (other != rank) others.push_back(ns);
-  return times.at(rank) - median(std::move(others));
+// By how much each rank's time exceeds the others' median. There are two ranks or more, perhaps thousands.
+Times excess(const Times& times) {
+  std::vector<std::pair<int64_t, int>> sorted;
+  for (const auto& [rank, ns] : times) sorted.emplace_back(ns, rank);
+  std::ranges::sort(sorted);
+  const size_t middle = (sorted.size() - 2) / 2;  // of the others
+  Times found;
+  for (size_t i = 0; i < sorted.size(); i++)
+    found[sorted[i].second] = sorted[i].first - sorted[middle < i ? middle : middle + 1].first;
+  return found;
 }
 
 // When each rank came, by one clock; with several hosts, relative to when its host left.
@@ -66,8 +70,9 @@ Straggler find_straggler(const std::map<int, Attendance>& ranks) {
   for (const auto& [rank, at] : ranks) outside[rank] = at.outside_ns;
   Straggler found;
   if (came.size() < 2) return found;
-  for (const auto& [rank, ns] : came) {
-    const int64_t late_ns = std::min(excess(came, rank), excess(outside, rank));
+  const Times late = excess(came), busy = excess(outside);
+  for (const auto& [rank, ns] : late) {
+    const int64_t late_ns = std::min(ns, busy.at(rank));
     if (late_ns >= Straggler::kLateNs && late_ns > found.late_ns) found = {rank, late_ns, {}};
   }
   for (const auto& [rank, ns] : came)

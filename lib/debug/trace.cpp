@@ -14,7 +14,7 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kMostNs = int64_t{1} << 60;  // 36 years: no computer has been on for longer
-constexpr int32_t kMostRanks = 1 << 17;
+constexpr int32_t kMostRanks = 1 << 20;
 
 // Files may have been written by anybody, or only in part. Values from them are added up and used as limits of loops.
 bool is_sound(const TraceHeader& header) {

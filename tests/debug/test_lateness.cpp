@@ -1,4 +1,7 @@
 // Which rank comes late, with made-up ranks.
+#include <algorithm>
+#include <random>
+
 #include "comm/ranks.h"
 #include "comm/remote_attendants.h"
 #include "debug/folder.h"
@@ -36,6 +39,29 @@ TEST_CASE("who comes last by its own doing is late, and the others waited for it
   CHECK(found.waited_ns == std::map<int, int64_t>{{0, 5 * kMs}, {1, 4 * kMs}});
   // On one host this holds for a broadcast, too, which some ranks leave before others come.
   CHECK(tutti::find_straggler({{0, at(10, 16, 10, 1, 0, false)}, {1, at(15, 16, 15, 1, 0, false)}}).rank == 1);
+}
+
+TEST_CASE("each rank is compared with the median of all others, the lower one of an even number") {
+  std::mt19937 random(7);
+  const auto some = [&] { return static_cast<int64_t>(random() % 8); };
+  for (int turn = 0; turn < 500; turn++) {
+    std::map<int, tutti::Attendance> ranks;
+    for (int rank = 0; rank < 2 + turn % 7; rank++) ranks[rank] = at(some(), 16, some());
+    const auto over_median = [&](int rank, int64_t tutti::Attendance::*time) {
+      std::vector<int64_t> others;
+      for (const auto& [other, one] : ranks)
+        if (other != rank) others.push_back(one.*time);
+      std::sort(others.begin(), others.end());
+      return ranks[rank].*time - others[(others.size() - 1) / 2];
+    };
+    int64_t most = 0;
+    for (const auto& [rank, one] : ranks)
+      most = std::max(most, std::min(over_median(rank, &tutti::Attendance::came_ns),
+                                     over_median(rank, &tutti::Attendance::outside_ns)));
+    const auto found = tutti::find_straggler(ranks);
+    CHECK(found.late_ns == most);  // 0, or 1 ms or more
+    CHECK((found.rank < 0) == (most == 0));
+  }
 }
 
 TEST_CASE("nobody leaves what gives each something of all before all have come") {
