@@ -480,8 +480,8 @@ TUTTI_API tuttiResult_t tuttiGroupStart(void);
  * their order; several communicators run concurrently, so one thread may hold several ranks of a group. On return
  * operations with a stream are queued there, and all others are done; tuttiInProgress says that a creation or
  * finalization continues in the background. If a call in the group was refused, nothing is run, and its error is
- * returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match),
- * tuttiInvalidArgument (on host memory: a group that sends and receives would receive into overlapping memory),
+ * returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match; messages with
+ * one rank that alternate between streams), tuttiInvalidArgument (on host memory: overlapping memory to receive into),
  * tuttiSystemError (too few threads: no operation was begun), and the first error of the operations. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
 

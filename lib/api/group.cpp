@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <list>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "api/checks.h"
@@ -65,6 +67,25 @@ std::vector<Pending> fuse_messages(std::vector<Pending> operations) {
   for (auto& [key, exchange] : exchanges)
     fused[exchange.first].operation.messages = std::make_shared<const std::vector<Message>>(std::move(exchange.second));
   return fused;
+}
+
+// Messages between two ranks keep their order, but those of several streams are fused in several places.
+Result<void> check_streams(const std::vector<Pending>& operations) {
+  std::map<std::pair<tuttiComm_t, tuttiStream_t>, size_t> places;
+  std::map<std::tuple<tuttiComm_t, int, bool>, size_t> latest;  // by peer and direction
+  for (const Pending& p : operations) {
+    if (p.operation.collective != Collective::kSendRecv) continue;
+    const size_t place = places.try_emplace({p.handle, p.stream}, places.size()).first->second;
+    for (const Message& m : *p.operation.messages)
+      if (size_t& last = latest[{p.handle, m.peer, m.sends}]; last > place)
+        return Error{Code::kInvalidUsage,
+                     format("messages %s rank %d alternate between streams within a group, which would change their "
+                            "order: use one stream for them, or several groups",
+                            m.sends ? "to" : "from", m.peer)};
+      else
+        last = place;
+  }
+  return {};
 }
 
 // Returns the receives of messages to this rank that are where they are to go.
@@ -284,6 +305,7 @@ Result<void> end_group() {
   if (!taken) return {};
   Group& group = *taken;
   TUTTI_TRY(check_owned(group));
+  TUTTI_TRY(check_streams(group.operations));
   auto made = run_at_once(in_lines(std::move(group.blocking)));
   // Even after an error: other ranks may be in these operations, on communicators that work.
   auto done = start_all(fuse_messages(std::move(group.operations)));

@@ -318,6 +318,25 @@ TEST_CASE("messages that a group has on two streams go when their streams come t
   }));
 }
 
+TEST_CASE("messages to a rank may go by several streams of a group, one after the other, but not in turns") {
+  require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    int32_t values[] = {1, 2, 3}, got[3] = {};
+    if (rank == 1) {
+      for (int32_t& one : got) outcome.take(tuttiRecv(&one, 1, tuttiInt32, 0, comm, nullptr));
+      return void(outcome.wrong += got[0] != 1 || got[1] != 2 || got[2] != 3);
+    }
+    tuttiStream_t streams[2];
+    for (tuttiStream_t& stream : streams) outcome.take(tuttiStreamCreate(&stream));
+    for (const bool in_turns : {true, false}) {
+      outcome.take(tuttiGroupStart());
+      for (int i = 0; i < 3; i++)
+        outcome.take(tuttiSend(&values[i], 1, tuttiInt32, 1, comm, streams[in_turns ? i % 2 : i / 2]));
+      outcome.wrong += (tuttiGroupEnd() == tuttiInvalidUsage) != in_turns;
+    }
+    for (tuttiStream_t stream : streams) outcome.take(tuttiStreamDestroy(stream));
+  }));
+}
+
 TEST_CASE("a stream of two communicators that fail tells of the first") {
   tuttiComm_t comms[2];
   for (tuttiComm_t& comm : comms) REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
