@@ -99,8 +99,8 @@ typedef enum {
 /* Options of a communicator. Start from TUTTI_CONFIG_INITIALIZER, which fills in the size and version of the header
  * that the caller was compiled with: a newer library accepts an older caller's struct, and an older library reads the
  * fields that it knows of a newer caller's struct. Undefined fields take the environment's value or the default.
- * algo, deterministic and encrypt must be the same on all ranks, and either all ranks set cudaDevice (each its own) or
- * none does: else creation fails with tuttiInvalidUsage. The other fields may differ. */
+ * algo, deterministic, majority and encrypt must be the same on all ranks, and either all ranks set cudaDevice (each
+ * its own) or none does: else creation fails with tuttiInvalidUsage. The other fields may differ. */
 typedef struct {
   size_t size;            /* sizeof(tuttiConfig_t) */
   unsigned int magic;     /* TUTTI_CONFIG_MAGIC */

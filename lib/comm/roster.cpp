@@ -38,6 +38,7 @@ Result<void> check_agreement(const GroupSettings& mine, int my_rank, const Group
                           theirs.deterministic);
   if (mine.on_gpu != theirs.on_gpu)
     return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
+  if (mine.majority != theirs.majority) return numbers_differ("config.majority", mine.majority, theirs.majority);
   if (mine.prices != theirs.prices)
     return Error{
         Code::kInvalidUsage,
@@ -149,8 +150,9 @@ std::string to_version(uint32_t code) {
 // Plain fields, in this order, behind the version, which says whether the rest can be read.
 template <class Bytes, class Any>
 void carry_fields(Bytes& bytes, Any& i) {
-  bytes.all(i.settings.slot_bytes, i.settings.deterministic, i.settings.on_gpu, i.settings.encrypts, i.connections,
-            i.place.process, i.network, i.place.cache_bytes, i.settings.prices, i.place.machine, i.place.machine_cpus);
+  bytes.all(i.settings.slot_bytes, i.settings.deterministic, i.settings.on_gpu, i.settings.encrypts,
+            i.settings.majority, i.connections, i.place.process, i.network, i.place.cache_bytes, i.settings.prices,
+            i.place.machine, i.place.machine_cpus);
   bytes.all(i.settings.prices_from, i.settings.algo, i.settings.order, i.place.host);
 }
 

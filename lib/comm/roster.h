@@ -35,7 +35,7 @@ struct GroupSettings {
   std::string algo;
   uint32_t deterministic = 0;
   uint32_t on_gpu = 0;  // whether its buffers are in GPU memory
-  uint32_t encrypts = 0;
+  uint32_t encrypts = 0, majority = 0;
   uint64_t prices = 0;      // fingerprint of the price list
   std::string prices_from;  // a file; empty: from the library itself
   std::string order;

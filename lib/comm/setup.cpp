@@ -71,6 +71,7 @@ Introduction introduction(const Rendezvous& rendezvous, const Membership& me, Li
                    .deterministic = me.options.deterministic,
                    .on_gpu = me.is_on_gpu(),
                    .encrypts = me.options.encrypt,
+                   .majority = me.options.majority,
                    .prices = fingerprint(prices.prices, prices.network_text),
                    .prices_from = prices.file,
                    .order = env_string("TUTTI_ORDER")};

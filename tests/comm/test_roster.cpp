@@ -66,6 +66,7 @@ TEST_CASE("ranks of which one is to do something otherwise are told what, each o
   refused("TUTTI_ENCRYPT", [](GroupSettings& one) { one.encrypts = 1; });
   refused("TUTTI_SLOT_BYTES=64", [](GroupSettings& one) { one.slot_bytes = 64; });
   refused("TUTTI_DETERMINISTIC", [](GroupSettings& one) { one.deterministic = 1; });
+  refused("config.majority=1", [](GroupSettings& one) { one.majority = 1; });
   refused("config.cudaDevice=a device", [](GroupSettings& one) { one.on_gpu = 1; });
   refused("has the tuning file a file, ", [](GroupSettings& one) { one.prices = 1, one.prices_from = "a file"; });
   refused("TUTTI_ORDER=rank", [](GroupSettings& one) { one.order = "rank"; });
