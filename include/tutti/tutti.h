@@ -297,15 +297,15 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * MiB of memory, and are rounded once, at the end, so the bits are those of a sum made in one place.
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run, if all
- * threads treat denormals alike (FTZ, DAZ), except for which NaN a sum is (tuttiRedOp_t). It depends on the inputs, the
- * count, datatype and op, the collective, the number of ranks, and their layout: which share a host, whether they share
- * memory there, the hosts' CPUs and last-level caches, and their network's speed. It does not depend on timing or load,
- * earlier operations, the CPUs that ranks use, registration, streams, in place or not, TUTTI_SLOTS and
- * TUTTI_SLOT_BYTES. What changes the algorithm (TUTTI_ALGO, TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another
- * version) may change the bits, except of a minimum or maximum. Up to 16 ranks that share memory sum in rank order,
- * others in another fixed order; two ranks have only one. With config.deterministic it is rank order everywhere, so the
- * bits do not depend on layout, transport and algorithm. On CUDA devices it is rank order unless a ring or tree is
- * forced, whose order also depends on the device. */
+ * threads treat denormals alike (FTZ, DAZ), except for which NaN a sum is (tuttiRedOp_t), and extremes of denormals
+ * with DAZ. It depends on the inputs, the count, datatype and op, the collective, its root, the number of ranks, and
+ * their layout: which share a host, whether they share memory there, the hosts' CPUs and last-level caches, and their
+ * network's speed. It does not depend on timing or load, earlier operations, the CPUs that ranks use, registration,
+ * streams, in place or not, TUTTI_SLOTS and TUTTI_SLOT_BYTES. What changes the algorithm (TUTTI_ALGO, TUTTI_ORDER,
+ * which transports open, a tuning file, another version) may change the bits, except of a minimum or maximum. Up to 16
+ * ranks that share memory sum in rank order, and so do CUDA devices (except through host memory, or along a forced ring
+ * or tree, whose order also depends on the device), others in another fixed order; two ranks have only one. With
+ * config.deterministic it is rank order everywhere, whatever the layout, transport and algorithm. */
 
 /* Explains how `comm` would carry out a collective at present, and why: for each algorithm that gives the promised
  * result the predicted time; what is forced; what is known of the group; the prices and where they come from; what the
