@@ -8,6 +8,7 @@ namespace {
 // At most this many operations wait for a rank's entries; beyond that they are compared without that rank.
 constexpr size_t kMostOperations = 4 * TraceMemory::kOperations;
 constexpr size_t kStragglers = 100;
+constexpr size_t kMostInPairs = 256;  // ranks; a group of thousands would have millions of pairs
 
 // Of an even number, the lower middle one: half of the others may be late, too.
 int64_t median(std::vector<int64_t> values) {
@@ -121,7 +122,7 @@ void StragglerDetector::compare(const std::map<int, Attendance>& ranks) {
   late.worst_ns = std::max(late.worst_ns, found.late_ns);
   for (const auto& [rank, ns] : found.waited_ns) {
     late.waited_ns += ns;
-    waited_ns_[{rank, found.rank}] += ns;
+    if (ranks.size() <= kMostInPairs) waited_ns_[{rank, found.rank}] += ns;
   }
   stragglers_.emplace_back(found.rank, found.late_ns);
   if (stragglers_.size() > kStragglers) stragglers_.pop_front();

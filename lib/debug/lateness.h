@@ -73,8 +73,9 @@ class StragglerDetector {
   uint64_t compared() const { return compared_; }  // the last operation compared
 
   const std::map<int, Rank>& ranks() const { return ranks_; }
-  const std::map<std::pair<int, int>, int64_t>& waited_ns() const { return waited_ns_; }  // by who waited, and for whom
-  uint64_t stragglers() const;                                                            // in all operations
+  // By who waited, and for whom; empty for more than 256 ranks.
+  const std::map<std::pair<int, int>, int64_t>& waited_ns() const { return waited_ns_; }
+  uint64_t stragglers() const;  // in all operations
   // "rank 3 came last to 97 of the last 100 operations that had to wait for somebody, 5.1 ms after the others in the
   // median": about the rank that is late most often; by_most: only if more often than all others together.
   std::optional<std::string> sentence(bool by_most = false) const;

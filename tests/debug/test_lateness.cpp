@@ -136,6 +136,16 @@ TEST_CASE("what is read of a rank is what it was outside of operations, messages
   CHECK(later[2].outside_ns == 1 * kMs);
 }
 
+TEST_CASE("who waited for whom is kept of few ranks only, as pairs are many") {
+  for (const int n : {256, 257}) {
+    tutti::StragglerDetector roll;
+    for (int rank = 0; rank < n; rank++) roll.enter(rank, {at(rank == 5 ? 9 : 0, 9, rank == 5 ? 9 : 0)});
+    roll.compare();
+    CHECK(roll.ranks().at(5).waited_ns == 9 * kMs * (n - 1));
+    CHECK(roll.waited_ns().size() == (n == 256 ? 255 : 0));
+  }
+}
+
 TEST_CASE("operations are compared when all have left them") {
   tutti::StragglerDetector roll;
   for (uint64_t i = 1; i <= 10; i++) {
