@@ -31,6 +31,16 @@ InPlace register_on_own_gpu(int rank, tuttiComm_t host, Outcome& o) {
   return in;
 }
 
+// A sum is done, in place, and another one is captured. All ranks come to its end.
+void add_up_and_capture(const InPlace& in, GpuStream& stream, FakeGraph* graph, tuttiComm_t host, Outcome& o) {
+  o.take(tuttiAllReduce(in.data, in.data, InPlace::kCount, tuttiInt32, tuttiSum, in.comm, stream));
+  in.port->begin_capture(stream.ref(), graph);
+  o.take(tuttiAllReduce(in.data, in.data, 10, tuttiInt32, tuttiSum, in.comm, stream));
+  o.wrong += !in.port->end_capture(stream.ref());
+  stream.synchronize();
+  o.take(tuttiBarrier(host, nullptr));
+}
+
 }  // namespace
 
 TEST_CASE("memory of a rank that has left stays until the others no longer write to it, and is freed then") {
@@ -250,13 +260,8 @@ TEST_CASE("a rank that has captured operations lets go of others' memory as it d
     void* handle = nullptr;
     o.take(tuttiCommRegister(in.comm, unused, 64, &handle));
     GpuStream stream(*in.port);
-    o.take(tuttiAllReduce(in.data, in.data, InPlace::kCount, tuttiInt32, tuttiSum, in.comm, stream));
     FakeGraph graph;
-    in.port->begin_capture(stream.ref(), &graph);
-    o.take(tuttiAllReduce(in.data, in.data, 10, tuttiInt32, tuttiSum, in.comm, stream));
-    o.wrong += !in.port->end_capture(stream.ref());
-    stream.synchronize();
-    o.take(tuttiBarrier(host, nullptr));
+    add_up_and_capture(in, stream, &graph, host, o);
     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 1 waits for it by then
     o.take(tuttiCommDeregister(in.comm, rank == 0 ? handle : in.handle));
     in.port->free(rank == 0 ? unused : in.data);
@@ -272,13 +277,8 @@ TEST_CASE("ranks that have captured operations let go of each other's memory as 
     const InPlace in = register_on_own_gpu(rank, host, o);
     if (in.comm == nullptr) return;
     GpuStream stream(*in.port);
-    o.take(tuttiAllReduce(in.data, in.data, InPlace::kCount, tuttiInt32, tuttiSum, in.comm, stream));
     FakeGraph graph;
-    in.port->begin_capture(stream.ref(), &graph);
-    o.take(tuttiAllReduce(in.data, in.data, 10, tuttiInt32, tuttiSum, in.comm, stream));
-    o.wrong += !in.port->end_capture(stream.ref());
-    stream.synchronize();
-    o.take(tuttiBarrier(host, nullptr));
+    add_up_and_capture(in, stream, &graph, host, o);
     o.take(tuttiCommDeregister(in.comm, in.handle));
     in.port->free(in.data);
     o.wrong += static_cast<size_t>(in.port->early_frees);
