@@ -19,7 +19,7 @@ Call call_of(const Message& message, uint64_t sequence) {
 // What people are shown for a batch of messages.
 Call to_recorded(const std::vector<Message>& messages) {
   Call call = call_of(messages.size() == 1 ? messages[0] : Message{}, 0);
-  call.blocks = static_cast<uint32_t>(messages.size());
+  call.blocks = messages.size();
   if (messages.size() == 1) {
     call.root = messages[0].peer;
     call.op = static_cast<RedOp>(messages[0].sends ? Direction::kSend : Direction::kReceive);
@@ -72,7 +72,7 @@ Result<void> Messages::run(const Operation& operation) {
   monitor_.recorder().begin(to_tag(to_recorded(messages)), begun.exchanges + 1, operation.caller, operation.created);
   const MessageBatch batch(messages, [&](const Message& m) {
     Call call = next_call(m);
-    if (m.in_order) call.blocks = static_cast<uint32_t>(begun.sequence + 1);
+    if (m.in_order) call.blocks = begun.sequence + 1;
     return call;
   });
   begun.exchanges++;

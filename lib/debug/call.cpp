@@ -36,7 +36,7 @@ Call from_tag(const TagWords& words) {
           .op = static_cast<RedOp>(words[2] >> 16 & 0xff),
           .algo = static_cast<Algo>(words[2] >> 24 & 0xf),
           .root = static_cast<int32_t>(words[2] >> 32),
-          .blocks = static_cast<uint32_t>(words[3])};
+          .blocks = words[3]};
 }
 
 std::string to_text(const Call& call) {

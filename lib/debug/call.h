@@ -25,7 +25,7 @@ struct Call {
   int32_t root = 0;
   // hash_of() the block sizes, where each rank's has its own; of a message that has its place between collectives, the
   // number of the next one; else 0.
-  uint32_t blocks = 0;
+  uint64_t blocks = 0;
 
   bool operator==(const Call&) const = default;
 };

@@ -149,7 +149,7 @@ std::string to_text(const TracedOperation& operation) {
   const Call& call = operation.call;
   if (!is_point_to_point(call)) return to_text(call);
   const auto direction = static_cast<Direction>(call.op);
-  if (direction == Direction::kSeveral) return format("%u messages of %lu bytes in all", call.blocks, call.count);
+  if (direction == Direction::kSeveral) return format("%lu messages of %lu bytes in all", call.blocks, call.count);
   return format("%s(count=%lu, %s, peer=%d)", direction == Direction::kSend ? "Send" : "Recv", call.count,
                 dtype_name(call.dtype), call.root);
 }

@@ -40,6 +40,12 @@ Witnesses group(std::vector<Witness> ranks) {
 
 }  // namespace
 
+TEST_CASE("a call's tag keeps all that can be told of it") {
+  const Call call{uint64_t{1} << 40, ~uint64_t{0}, Collective::kSendRecv,  DataType::kFloat64, RedOp::kPreMulSum,
+                  Algo::kRing,       -1,           (uint64_t{5} << 32) + 1};
+  CHECK(from_tag(to_tag(call)) == call);
+}
+
 TEST_CASE("a rank that is stopped is found at the end of the chain") {
   auto stopped = rank(2, 'T', 7, {1});
   stopped.trace.wait = {};
