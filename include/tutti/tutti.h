@@ -77,9 +77,9 @@ TUTTI_API const char* tuttiGetLastError(tuttiComm_t comm);
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
 /* Makes the meeting point of a new group: listens on a free TCP port of this process, and writes its addresses and a
- * fresh random secret to *uniqueId. A thread serves the port until the group has formed or the limit for creation has
- * passed (TUTTI_INIT_TIMEOUT until the first rank has come, then the ranks' own limit). Call it in one process, which
- * must live until all ranks have joined, and pass the bytes to all ranks. Does not block; any thread.
+ * fresh random secret to *uniqueId. A thread serves the port until the group has formed or a limit has passed (an hour,
+ * or TUTTI_INIT_TIMEOUT if longer, until the first rank has come; then the ranks' own limit). Call it in one process,
+ * which must live until all ranks have joined, and pass the bytes to all ranks. Does not block; any thread.
  * Errors: tuttiInvalidArgument (uniqueId is NULL), tuttiInvalidUsage (TUTTI_SOCKET_IFNAME matches nothing; an invalid
  * environment variable), tuttiSystemError (no socket, descriptor or thread is left). */
 TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId);
@@ -104,9 +104,9 @@ TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, t
 /* tuttiCommInitRankConfig with ids from several processes, so that not all hosts of a large group connect to one
  * process: commIds has nId ids, the same on all ranks. The group meets at the first id. Each other id serves a share of
  * the ranks: eight hosts of the share connect to the first id, and hosts that come later are sent to earlier hosts. If
- * an id does not answer within 2 s, its ranks go to the first one, and the log says so. Its thread ends at
- * TUTTI_INIT_TIMEOUT. Errors as tuttiCommInitRankConfig; also tuttiInvalidArgument (nId < 1, commIds is NULL or has
- * bytes that are no id). */
+ * an id does not answer within 2 s, its ranks go to the first one, and the log says so. Its thread ends when
+ * TUTTI_INIT_TIMEOUT has passed since its first rank. Errors as tuttiCommInitRankConfig; also tuttiInvalidArgument
+ * (nId < 1, commIds is NULL or has bytes that are no id). */
 TUTTI_API tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId,
                                                   tuttiUniqueId* commIds, tuttiConfig_t* config);
 

@@ -38,7 +38,10 @@ Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* ids, 
 Result<void> get_unique_id(tuttiUniqueId* id) {
   if (id == nullptr) return invalid_argument("uniqueId is NULL");
   TUTTI_TRY_ASSIGN(const Config read, read_config(nullptr));
-  TUTTI_TRY_ASSIGN(const UniqueId made, start_root(read.deadline()));
+  // Between making an id and using it a program may load its model.
+  const double limit = read.options.init_timeout_seconds;
+  TUTTI_TRY_ASSIGN(const UniqueId made,
+                   start_root(Deadline::after_seconds(std::max(3600.0, limit)), 0, nullptr, limit));
   memcpy(id->internal, made.bytes, sizeof made.bytes);
   return {};
 }

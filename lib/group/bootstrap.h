@@ -37,10 +37,12 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // root learns the number of ranks from the first one that joins; ranks that disagree, or two that claim one rank, get
 // kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. As soon as one
 // has joined, the root's deadline is that of the most impatient rank, so that this rank still hears which are absent.
+// `seconds_once_used`: if not 0, the deadline becomes that much once a rank or host has come.
 // The thread stays in this process: a parent may start a root and then fork the ranks (the children do not serve it),
 // but must live until they have their last answer. Ranks of this process are answered after all others, so that the
 // process may end at once. kSystemError when there is no socket or thread to be had.
-Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
+Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr,
+                            double seconds_once_used = 0);
 
 // How a group is formed: what its ranks tell each other until they are connected.
 class Rendezvous {

@@ -33,6 +33,11 @@ void RootServer::look_at_clock() {
   if (deadline_.passed() && !timed_out_) report_time_out();
 }
 
+void RootServer::let_in(Client& /*client*/) {
+  if (const double seconds = std::exchange(seconds_once_used_, 0); seconds > 0)
+    deadline_ = own_deadline_ = Deadline::after_seconds(seconds);
+}
+
 bool RootServer::take(Client& client, FrameKind kind, int rank, std::string body) {
   if (kind == FrameKind::kJoin && (!client.known || client.is_relay)) return on_join(client, body);
   if ((kind == FrameKind::kRelay || kind == FrameKind::kAsk) && !client.known)
@@ -242,7 +247,7 @@ Result<Listener> listen_everywhere(uint16_t port) {
 
 }  // namespace
 
-Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_t* secret) {
+Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_t* secret, double seconds_once_used) {
   UniqueIdParts parts;
   if (secret != nullptr)
     memcpy(parts.secret, secret, sizeof parts.secret);
@@ -258,7 +263,8 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
   const auto is_loopback = [](const Address& a) { return a.is_loopback(); };
   if (!std::all_of(parts.addresses.begin(), parts.addresses.end(), is_loopback))
     std::erase_if(parts.addresses, is_loopback);
-  TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener.fds), key, deadline, fixed_port != 0)));
+  TUTTI_TRY(
+      spawn(std::make_unique<RootServer>(std::move(listener.fds), key, deadline, fixed_port != 0, seconds_once_used)));
   return pack_unique_id(parts);
 }
 

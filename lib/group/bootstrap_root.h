@@ -17,9 +17,14 @@ namespace tutti {
 
 class RootServer final : public FrameServer {
  public:
-  // `has_agreed_port`: the ranks know it, and so may those of another job.
-  RootServer(std::vector<Fd> listening, const Key& key, Deadline deadline, bool has_agreed_port = false)
-      : FrameServer(std::move(listening), key, deadline), has_agreed_port_(has_agreed_port), own_deadline_(deadline) {}
+  // `has_agreed_port`: the ranks know it, and so may those of another job. `seconds_once_used`: if not 0, the deadline
+  // from the first rank or host on.
+  RootServer(std::vector<Fd> listening, const Key& key, Deadline deadline, bool has_agreed_port = false,
+             double seconds_once_used = 0)
+      : FrameServer(std::move(listening), key, deadline),
+        has_agreed_port_(has_agreed_port),
+        seconds_once_used_(seconds_once_used),
+        own_deadline_(deadline) {}
   bool finished() override;
 
  private:
@@ -31,6 +36,7 @@ class RootServer final : public FrameServer {
   };
 
   bool take(Client& client, FrameKind kind, int rank, std::string body) override;
+  void let_in(Client& client) override;
   void lose(Client& client) override;
   void look_at_clock() override;
 
@@ -47,7 +53,8 @@ class RootServer final : public FrameServer {
   std::string describe_misfits() const;
 
   const bool has_agreed_port_;
-  const Deadline own_deadline_;  // of the id's creator; the ranks' deadline_ may be later
+  double seconds_once_used_;
+  Deadline own_deadline_;  // of the id's creator; the ranks' deadline_ may be later
   bool timed_out_ = false;
   int n_ranks_ = 0;  // 0 until the first rank has joined
   int first_rank_ = -1;

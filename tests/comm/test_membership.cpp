@@ -410,6 +410,22 @@ TEST_CASE("who waits to join a group is told when that loses a rank and cannot g
   CHECK(told->seconds < 30);  // the limit for creations is 60
 }
 
+// A program may load its model between the two.
+TEST_CASE("an id may be used long after the limit for creations") {
+  setenv("TUTTI_INIT_TIMEOUT", "1", 1);
+  tuttiUniqueId id{};
+  const tuttiResult_t made = tuttiGetUniqueId(&id);
+  unsetenv("TUTTI_INIT_TIMEOUT");
+  REQUIRE(made == tuttiSuccess);
+  sleep(4);  // its limit, and the root's last words
+  tuttiComm_t comms[2] = {};
+  std::thread other([&] { (void)tuttiCommInitRank(&comms[1], 2, id, 1); });
+  const tuttiResult_t joined = tuttiCommInitRank(&comms[0], 2, id, 0);
+  other.join();
+  CHECK(joined == tuttiSuccess);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommAbort(comm) == tuttiSuccess);
+}
+
 TEST_CASE("an abort ends a growth that is being called off", "[processes]") {
   auto* const shared = shared_between_processes<Shared>();
   Processes group(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {

@@ -86,6 +86,27 @@ TEST_CASE("another id's root sends the hosts of its share to each other") {
   CHECK(went_to == std::vector<int>{-1, -1, -1, -1, -1, -1, -1, -1, 0, 1});
 }
 
+// No rank joins it.
+TEST_CASE("a further root ends some time after its first host has come") {
+  const Deadline deadline = Deadline::after_seconds(60);
+  Roots roots;
+  roots.root = unpack_unique_id(start_root(deadline).value()).value();
+  roots.key = derive_key(roots.root.secret, sizeof roots.root.secret);
+  const UniqueId id = start_root(Deadline::after_seconds(3600), 0, nullptr, .1).value();
+  roots.other = unpack_unique_id(id).value();
+  const Address door = loopback_of(id);
+  const auto is_open = [&] {
+    const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&door.storage), door.length) == 0;
+  };
+  CHECK(is_open());
+  JoinMessage me = make_join(0, 1000, 60'000);
+  me.contact = Listener::open().value().contact.to_bytes();
+  REQUIRE(connect_relay(roots, me, deadline));
+  while (is_open() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(!is_open());
+}
+
 // The root keeps eight hosts and sends the others to these, whose doors are closed here.
 TEST_CASE("a relay that cannot reach the one that it was sent to stays at the root") {
   const Deadline deadline = Deadline::after_seconds(60);
@@ -113,7 +134,8 @@ TEST_CASE("ranks that come long before the root reach it through their host's re
   const auto ways = run_ranks<std::string>(first_ranks(4), [&](int rank) -> std::string {
     if (rank == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-      return start_root(Deadline::after_seconds(10), reserved.port, roots.root.secret) ? "a relay" : "no root";
+      const auto root = start_root(Deadline::after_seconds(10), reserved.port, roots.root.secret);
+      return root ? "a relay" : root.error().message;
     }
     const auto connection = reach_root(roots, rank, 1000, Deadline::after_seconds(60));
     if (!connection) return connection.error().message;
