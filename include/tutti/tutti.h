@@ -474,15 +474,15 @@ TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
 
 /* Runs the collected calls: first the creations and finalizations, concurrently, but those on one communicator in the
- * order of calls; then the operations. All sends and receives of one communicator and stream run together, in the place
- * of the first of them: so their own order does not matter, but a group that mixes them with collectives must have the
- * first one behind the same collective on all ranks, or these wait for each other. Operations of one communicator keep
- * their order; several communicators run concurrently, so one thread may hold several ranks of a group. On return
- * operations with a stream are queued there, and all others are done; tuttiInProgress says that a creation or
- * finalization continues in the background. If a call in the group was refused, nothing is run, and its error is
- * returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match; messages with
- * one rank that alternate between streams), tuttiInvalidArgument (on host memory: overlapping memory to receive into),
- * tuttiSystemError (too few threads: no operation was begun), and the first error of the operations. */
+ * order of calls; then the operations. All sends and receives of one communicator run together, in the place of the
+ * first of them, when all their streams have come to it, and the streams go on behind them: so their own order does not
+ * matter, but a group that mixes them with collectives must have the first one behind the same collective on all ranks,
+ * or these wait for each other. One communicator's operations keep their order; several communicators run concurrently,
+ * so one thread may hold several ranks. On return operations with a stream are queued there, and all others are done;
+ * tuttiInProgress says that a creation or finalization continues in the background. If a call in the group was refused,
+ * nothing is run, and its error is returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself
+ * that do not match, or on several streams being captured), tuttiInvalidArgument (on host memory: overlapping memory to
+ * receive into), tuttiSystemError (too few threads: no operation was begun), and the operations' first error. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
 
 /* Ends a group as tuttiGroupEnd does, but runs nothing, and writes how long the group would take to

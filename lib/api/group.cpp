@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <list>
 #include <map>
-#include <tuple>
+#include <set>
 #include <utility>
 
 #include "api/checks.h"
@@ -49,45 +49,43 @@ struct OpenGroups {
   ~OpenGroups() { g_open_groups.fetch_sub(std::exchange(t_group_depth, 0), std::memory_order_relaxed); }
 };
 
-// Fuses all messages of one communicator and stream into one operation, at the place of the first: so their order does
-// not matter, and a rank may send and receive in another order than its peers.
+// Fuses all messages of one communicator into one operation, at the place of the first and in its stream: so their
+// order does not matter, and a rank may send and receive in another order than its peers. Their other streams get an
+// operation without messages before it and one behind it: since operations keep their order, it waits for these
+// streams, and they for it.
 std::vector<Pending> fuse_messages(std::vector<Pending> operations) {
-  std::vector<Pending> fused;
-  std::map<std::pair<tuttiComm_t, tuttiStream_t>, std::pair<size_t, std::vector<Message>>> exchanges;
-  for (Pending& p : operations) {
-    if (p.operation.collective == Collective::kSendRecv) {
-      const auto [exchange, is_first] =
-          exchanges.try_emplace({p.handle, p.stream}, fused.size(), std::vector<Message>());
-      auto& messages = exchange->second.second;
-      messages.insert(messages.end(), p.operation.messages->begin(), p.operation.messages->end());
-      if (!is_first) continue;
-    }
-    fused.push_back(std::move(p));
-  }
-  for (auto& [key, exchange] : exchanges)
-    fused[exchange.first].operation.messages = std::make_shared<const std::vector<Message>>(std::move(exchange.second));
-  return fused;
-}
-
-// Messages between two ranks keep their order, but those of several streams are fused in several places.
-Result<void> check_streams(const std::vector<Pending>& operations) {
-  const auto is_first_stream = [&](const Pending& p) { return p.stream == operations.front().stream; };
-  if (std::ranges::all_of(operations, is_first_stream)) return {};  // the usual case, without maps
-  std::map<std::pair<tuttiComm_t, tuttiStream_t>, size_t> places;
-  std::map<std::tuple<tuttiComm_t, int, bool>, size_t> latest;  // by peer and direction
+  struct Exchange {
+    tuttiStream_t stream;
+    std::vector<Message> messages = {};
+    std::set<tuttiStream_t> others = {};
+  };
+  std::map<tuttiComm_t, Exchange> exchanges;
   for (const Pending& p : operations) {
     if (p.operation.collective != Collective::kSendRecv) continue;
-    const size_t place = places.try_emplace({p.handle, p.stream}, places.size()).first->second;
-    for (const Message& m : *p.operation.messages)
-      if (size_t& last = latest[{p.handle, m.peer, m.sends}]; last > place)
-        return Error{Code::kInvalidUsage,
-                     format("messages %s rank %d alternate between streams within a group, which would change their "
-                            "order: use one stream for them, or several groups",
-                            m.sends ? "to" : "from", m.peer)};
-      else
-        last = place;
+    Exchange& exchange = exchanges.try_emplace(p.handle, Exchange{p.stream}).first->second;
+    exchange.messages.insert(exchange.messages.end(), p.operation.messages->begin(), p.operation.messages->end());
+    if (p.stream != exchange.stream) exchange.others.insert(p.stream);
   }
-  return {};
+  std::vector<Pending> fused;
+  for (Pending& p : operations) {
+    if (p.operation.collective != Collective::kSendRecv) {
+      fused.push_back(std::move(p));
+      continue;
+    }
+    const auto exchange = exchanges.extract(p.handle);
+    if (exchange.empty()) continue;  // it is in that of an earlier message
+    const auto join_others = [&, handle = p.handle] {
+      const Operation nothing{.collective = Collective::kSendRecv,
+                              .messages = std::make_shared<std::vector<Message>>()};
+      for (const tuttiStream_t stream : exchange.mapped().others)
+        if (Use use(handle); use) fused.push_back({handle, std::move(use), nothing, stream});
+    };
+    p.operation.messages = std::make_shared<const std::vector<Message>>(std::move(exchange.mapped().messages));
+    join_others();
+    fused.push_back(std::move(p));
+    join_others();
+  }
+  return fused;
 }
 
 // Returns the receives of messages to this rank that are where they are to go.
@@ -307,7 +305,6 @@ Result<void> end_group() {
   if (!taken) return {};
   Group& group = *taken;
   TUTTI_TRY(check_owned(group));
-  TUTTI_TRY(check_streams(group.operations));
   auto made = run_at_once(in_lines(std::move(group.blocking)));
   // Even after an error: other ranks may be in these operations, on communicators that work.
   auto done = start_all(fuse_messages(std::move(group.operations)));

@@ -68,6 +68,7 @@ Call Messages::next_call(const Message& m) {
 
 Result<void> Messages::run(const Operation& operation) {
   const std::vector<Message>& messages = *operation.messages;
+  if (messages.empty()) return {};  // it only has its turn
   Begun& begun = monitor_.begun();
   monitor_.recorder().begin(to_tag(to_recorded(messages)), begun.exchanges + 1, operation.caller, operation.created);
   const MessageBatch batch(messages, [&](const Message& m) {

@@ -13,6 +13,14 @@
 #include "cuda/board.h"
 
 namespace tutti::cuda {
+namespace {
+
+// An operation that only keeps the order: what precedes it in its stream comes before what is called after it.
+bool joins_streams(const Operation& operation) {
+  return operation.messages != nullptr && operation.messages->empty();
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Device>> Device::create(Host& host, int device) {
   Port* const found = port();
@@ -94,6 +102,11 @@ Device::~Device() {
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
   TUTTI_TRY(host_.check_open());
+  if (joins_streams(operation)) {
+    TUTTI_TRY_ASSIGN(const bool is_captured, port_.is_capturing(stream));
+    if (is_captured)
+      return Error{Code::kInvalidUsage, "a group's messages on several streams cannot be captured: use one stream"};
+  }
   const auto only_by = port_.is_per_thread(stream) ? std::this_thread::get_id() : std::thread::id();
   pending_.push_back({operation, {stream}, &ways_->of(operation), only_by});
   return {};
@@ -152,7 +165,8 @@ Result<void> Device::begin(Pending& pending) {
   Turn& turn = pending.turn;
   TUTTI_TRY_ASSIGN(turn.is_captured, port_.is_capturing(turn.stream));
   TUTTI_TRY_ASSIGN(turn.stream_id, port_.id_of(turn.stream, turn.is_captured));
-  if (!turn.is_captured && pending.way->waits_unseen()) progress_.begin(pending.operation);
+  if (!turn.is_captured && pending.way->waits_unseen() && !joins_streams(pending.operation))
+    progress_.begin(pending.operation);
   if (turn.is_captured) progress_.note_captured();
   // The ways use the same memory for all operations.
   if (!turn.is_captured && end_.event != nullptr && turn.stream_id != end_.stream_id)
@@ -168,6 +182,10 @@ Result<bool> Device::enqueue(Pending& pending) {
     if (!pending.is_told) return false;
   }
   if (pending.way == nullptr) return true;
+  if (joins_streams(pending.operation)) {
+    TUTTI_TRY(mark_end(nullptr, pending.turn));
+    return true;
+  }
   TUTTI_TRY_ASSIGN(const bool has_met, pending.way->meet(pending.operation, pending.turn));
   if (!has_met) return false;
   const Call call = to_call(pending.operation);

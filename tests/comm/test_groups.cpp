@@ -79,6 +79,33 @@ TEST_CASE("a group's messages may be called in any order, to any peer, and to on
   }));
 }
 
+TEST_CASE("messages of a group on several streams keep their order, and both directions go at once") {
+  const size_t count = GENERATE(size_t{1}, size_t{3'000'000});
+  require_success(run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiStream_t streams[] = {nullptr, nullptr, nullptr};  // the first stays, which is the caller's
+    for (tuttiStream_t* stream : {&streams[1], &streams[2]}) outcome.take(tuttiStreamCreate(stream));
+    std::vector<std::vector<int32_t>> sent, received(4, std::vector<int32_t>(count));
+    for (int32_t k = 0; k < 4; k++) sent.push_back(numbers(count, 10 * rank + k));
+    for (const size_t first : {0, 1, 2}) {
+      outcome.take(tuttiGroupStart());
+      for (size_t k = 0; k < 4; k++) {
+        const tuttiStream_t to = streams[(first + k + static_cast<size_t>(rank)) % 3],
+                            from = streams[(first + 2 * k) % 3];
+        outcome.take(tuttiSend(sent[k].data(), count, tuttiInt32, 1 - rank, comm, to));
+        outcome.take(tuttiRecv(received[k].data(), count, tuttiInt32, 1 - rank, comm, from));
+      }
+      outcome.take(tuttiGroupEnd());
+      for (const tuttiStream_t stream : {streams[1], streams[2]}) outcome.take(tuttiStreamSynchronize(stream));
+      for (int32_t k = 0; k < 4; k++) {
+        auto& got = received[static_cast<size_t>(k)];
+        outcome.wrong += got != numbers(count, 10 * (1 - rank) + k);
+        std::fill(got.begin(), got.end(), -1);
+      }
+    }
+    for (const tuttiStream_t stream : {streams[1], streams[2]}) outcome.take(tuttiStreamDestroy(stream));
+  }));
+}
+
 // At the first use of the links. A rank's messages in a group must reach a peer that sends what the group waits for
 // only after it has received them.
 TEST_CASE("a group that receives into memory of its other messages is refused, however many there are") {

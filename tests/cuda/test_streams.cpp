@@ -256,3 +256,38 @@ TEST_CASE("what is dropped in a call still uses the library's memory until its s
   CHECK(outcomes[0].code == tuttiInvalidUsage);
   CHECK(freed == 0);
 }
+
+TEST_CASE("a group's messages on two streams of a GPU wait for both, and both wait for them") {
+  FakePort port(4);
+  for (const Seats seats : kAllSeats) {
+    require_success(run_gpu_threads(port, 2, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      GpuStream one(port), other(port);
+      Gate gate;
+      std::vector<Numbers> sent(3, Numbers(kStreamElems)), got = sent, ready;
+      for (int32_t k = 0; k < 3; k++) ready.emplace_back(kStreamElems, 10 * r + k);
+      Numbers seen(kStreamElems);
+      const auto group = [&] {
+        o.take(tuttiGroupStart());
+        for (size_t k = 0; k < 3; k++) {
+          o.take(tuttiSend(sent[k].data(), kStreamElems, tuttiInt32, 1 - r, gpu, k == 1 ? other : one));
+          o.take(tuttiRecv(got[k].data(), kStreamElems, tuttiInt32, 1 - r, gpu, k == 1 ? one : other));
+        }
+        return tuttiGroupEnd();
+      };
+      gate.stand_in(port, other.ref());
+      for (size_t k = 0; k < 3; k++) copy(port, sent[k], ready[k], other.ref());
+      o.take(group());
+      copy(port, seen, got[2], other.ref());
+      give_time();
+      gate.open();
+      other.synchronize();
+      for (int32_t k = 0; k < 3; k++) o.wrong += not_equal(got[static_cast<size_t>(k)], 10 * (1 - r) + k) != 0;
+      o.wrong += not_equal(seen, 10 * (1 - r) + 2) != 0;
+      FakeGraph graph;
+      port.begin_capture(other.ref(), &graph);
+      o.wrong += group() != tuttiInvalidUsage || !contains(tuttiGetLastError(nullptr), "captured");
+      port.end_capture(&graph);
+      one.synchronize();
+    }));
+  }
+}
