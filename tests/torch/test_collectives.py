@@ -334,7 +334,7 @@ class Collectives(unittest.TestCase):
         dist.all_reduce(weight)
         self.same(weight.detach().to_dense(), 3 * torch.eye(2))
         for op, dtype, value, expected in (
-            (dist.ReduceOp.AVG, torch.int64, 16777217, 16777217),
+            (dist.ReduceOp.AVG, torch.int64, 16777217, 16777217), (dist.ReduceOp.AVG, torch.int16, 32767, 32767),
             (dist.ReduceOp.SUM, torch.bfloat16, 256.0 if rank == 0 else 1.0, 258.0),  # rounded once
             (dist.ReduceOp.AVG, torch.float16, 2.0**-24, 2.0**-24),
         ):

@@ -69,6 +69,9 @@ class Direct(unittest.TestCase):
         sparse = torch.eye(3).to_sparse()
         tutti_torch.all_reduce_(sparse)
         self.same(sparse.to_dense(), n * torch.eye(3))
+        for tensor in (sparse.bool(), torch.ones(3, dtype=torch.bool)):
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "AVG of torch.bool: no such reduction"):
+                dist.all_reduce(tensor, dist.ReduceOp.AVG)
 
     @ranks.on(3)
     def test_groups(self, rank, n):

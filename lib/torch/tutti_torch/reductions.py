@@ -15,7 +15,7 @@ from .errors import TuttiError
 from .forms import in_all_forms
 from .group_base import GroupBase, Stream, one
 from .tensors import AVG, BITWISE, PREMUL_SUM, SUM, Reduction
-from .tensors import blocks, check_dense, is_gathered, op_number, plain, reduction, waited, write
+from .tensors import blocks, check_dense, is_gathered, no_reduction, op_number, plain, reduction, sum_type, waited, write
 from .work import TuttiWork
 
 AVERAGE = c10d.AllreduceOptions()
@@ -116,6 +116,8 @@ class Reductions(GroupBase):
                 f"all_reduce of a tensor with layout {tensor.layout} on {tensor.device}: only SUM and AVG of "
                 "torch.sparse_coo tensors in host memory are supported; pass tensor.to_dense()"
             )
+        if number == AVG and tensor.dtype is torch.bool:
+            raise no_reduction(number, tensor.dtype)
         mine = tensor.detach().coalesce()
         # The number of this rank's entries, and what all ranks have to agree on.
         header = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64)
@@ -126,9 +128,7 @@ class Reductions(GroupBase):
             raise TuttiError(f"all_reduce of sparse tensors of different shapes: {shapes}", library.INVALID_USAGE)
         counts = headers[:, 0].tolist()
         indices = self._gather_rows(mine.indices().t().contiguous(), counts)
-        values = self._gather_rows(mine.values().contiguous(), counts)
-        if values.is_floating_point() and values.element_size() < 4:
-            values = values.float()  # rounded once, in the end
+        values = self._gather_rows(mine.values().contiguous(), counts).to(sum_type(tensor.dtype))
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False).coalesce()
         if number == AVG:
             is_exact = values.is_floating_point() or values.is_complex()

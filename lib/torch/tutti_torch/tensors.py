@@ -103,6 +103,17 @@ def write(tensor: torch.Tensor, source: torch.Tensor) -> None:
         tensor.detach().copy_(source)
 
 
+def no_reduction(number: int, dtype: torch.dtype) -> TuttiError:
+    names = [name for name, op in dist.ReduceOp.RedOpType.__members__.items() if int(op) == number]
+    return TuttiError(f"{(names or [number])[0]} of {dtype}: no such reduction is supported; convert the tensor")
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """In which values are added up: small floats are rounded once, in the end, and sums of integers do not wrap that do not
+    in dense tensors."""
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else _WIDER.get(dtype, dtype)
+
+
 class Reduction(NamedTuple):
     """How a tensor is reduced: the buffer that Tutti works on, and the type, number and operator of its elements."""
 
@@ -145,8 +156,7 @@ def reduction(tensor: torch.Tensor, number: int) -> Reduction:
         buffer = buffer.to(_WIDER[buffer.dtype])
     code = TYPES.get(buffer.dtype)
     if op is None or code is None:
-        names = [name for name, op in dist.ReduceOp.RedOpType.__members__.items() if int(op) == number]
-        raise TuttiError(f"{(names or [number])[0]} of {tensor.dtype}: no such reduction is supported; convert the tensor")
+        raise no_reduction(number, tensor.dtype)
     buffer = buffer.contiguous()
     return Reduction(buffer, code, op, buffer.numel())
 
