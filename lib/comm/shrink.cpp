@@ -56,12 +56,13 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
   replacing.replaces = me_.roster->group;
   std::vector<int> members;
   for (int attempts = 1;; attempts++) {
-    TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
+    TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous,
+                     ShrinkRendezvous::gather(monitor_.watch(), excluded, options.majority, deadline));
     rendezvous.set_round_trip_ns((*me_.roster)[me_.rank].network.round_trip_ns);
     const size_t expected = static_cast<size_t>(n_ranks()) - excluded.size();
     if (!excluded.empty() && rendezvous.members().size() != expected)
       return too_few(monitor_.watch(), excluded, rendezvous.members(), n_ranks());
-    if (options.majority) TUTTI_TRY(check_majority(rendezvous.members(), excluded, n_ranks()));
+    if (rendezvous.needs_majority()) TUTTI_TRY(check_majority(rendezvous.members(), excluded, n_ranks()));
     if (std::exchange(members, rendezvous.members()) != rendezvous.members()) attempts = 1;
     auto made = create(rendezvous, replacing, deadline);
     if (made || !rendezvous.must_restart() || attempts == kMostAttempts || deadline.passed()) return made;

@@ -19,14 +19,15 @@ bool all_begin_with(const std::vector<std::string>& votes, const std::string& fr
 
 }  // namespace
 
-Result<ShrinkRendezvous> ShrinkRendezvous::gather(PeerWatch& old, const Council::Without& without,
+Result<ShrinkRendezvous> ShrinkRendezvous::gather(PeerWatch& old, const Council::Without& without, bool asks_majority,
                                                   const Deadline& deadline) {
   ShrinkRendezvous rendezvous(old, without, deadline);
-  const std::string vote = front_of({}, 0);
+  const std::string front = front_of({}, 0), asking = front + 'm';
   for (;;) {
-    TUTTI_TRY_ASSIGN(const Decision decision, old.agreement().reach(without, vote, deadline));
+    TUTTI_TRY_ASSIGN(const Decision decision, old.agreement().reach(without, asks_majority ? asking : front, deadline));
     // Some ranks may still be in an attempt that has failed: they come back here.
-    if (!all_begin_with(decision.votes, vote)) continue;
+    if (!all_begin_with(decision.votes, front)) continue;
+    rendezvous.needs_majority_ = std::ranges::count(decision.votes, asking) > 0;
     rendezvous.nonce_ = decision.nonce;
     rendezvous.members_ = decision.members;
     break;

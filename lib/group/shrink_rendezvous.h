@@ -17,8 +17,9 @@ namespace tutti {
 
 class ShrinkRendezvous final : public Rendezvous {
  public:
-  // `old` outlives this.
-  static Result<ShrinkRendezvous> gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline);
+  // `old` outlives this. `asks_majority`: that only a majority of the old group may go on.
+  static Result<ShrinkRendezvous> gather(PeerWatch& old, const Council::Without& without, bool asks_majority,
+                                         const Deadline& deadline);
   // As measured when the old group met.
   void set_round_trip_ns(uint64_t known_ns) { round_trip_ns_ = known_ns; }
 
@@ -27,6 +28,7 @@ class ShrinkRendezvous final : public Rendezvous {
   Result<void> conclude(Result<void> here) override;
 
   const std::vector<int>& members() const { return members_; }  // by their ranks in the old group
+  bool needs_majority() const { return needs_majority_; }       // some member asks for it
   // After an error: true if some ranks are lost and all others go back to gather().
   bool must_restart() const { return must_restart_; }
 
@@ -41,7 +43,7 @@ class ShrinkRendezvous final : public Rendezvous {
   Nonce nonce_{};
   std::vector<int> members_;
   uint32_t phase_ = 0;
-  bool is_over_ = false, must_restart_ = false;
+  bool needs_majority_ = false, is_over_ = false, must_restart_ = false;
 };
 
 }  // namespace tutti

@@ -403,7 +403,7 @@ TEST_CASE("what is said to who does not read is thrown away at some time, and th
 
 TEST_CASE("what is too long for a group's first meeting is too long for a later one") {
   const Watches watches = make_watches({{}});
-  auto rendezvous = ShrinkRendezvous::gather(*watches[0], {}, Deadline::after_seconds(60));
+  auto rendezvous = ShrinkRendezvous::gather(*watches[0], {}, false, Deadline::after_seconds(60));
   REQUIRE(rendezvous);
   REQUIRE(rendezvous.value().all_gather(std::string(kMaxBlobBytes, 'x')));
   const auto refused = rendezvous.value().all_gather(std::string(kMaxBlobBytes + 1, 'x'));
@@ -417,7 +417,7 @@ TEST_CASE("who cannot join after a shrink is named by its old number, and knows 
   std::vector<Key> keys(2);
   const auto ends = run_ranks<Error>({1, 2}, [&](int rank) -> Error {
     auto& watch = *watches[static_cast<size_t>(rank)];
-    auto rendezvous = ShrinkRendezvous::gather(watch, {0}, Deadline::after_seconds(60));
+    auto rendezvous = ShrinkRendezvous::gather(watch, {0}, false, Deadline::after_seconds(60));
     if (!rendezvous) return rendezvous.error();
     keys[static_cast<size_t>(rank) - 1] = rendezvous.value().key();
     const Error own{Code::kSystemError, "no memory for rank " + std::to_string(rank)};
@@ -437,7 +437,8 @@ TEST_CASE("who cannot join after a shrink is no loss to be tried again, whatever
                           {Code::kSystemError, "no descriptor for rank 2"}};
   std::atomic<int> must_restart = 0;
   const auto ends = run_ranks<Error>({1, 2}, [&](int rank) -> Error {
-    auto rendezvous = ShrinkRendezvous::gather(*watches[static_cast<size_t>(rank)], {0}, Deadline::after_seconds(60));
+    auto rendezvous =
+        ShrinkRendezvous::gather(*watches[static_cast<size_t>(rank)], {0}, false, Deadline::after_seconds(60));
     if (!rendezvous) return rendezvous.error();
     const Error end = rendezvous.value().conclude(errors[rank - 1]).error();
     must_restart += rendezvous.value().must_restart() ? 1 : 0;
