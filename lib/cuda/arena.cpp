@@ -29,14 +29,14 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
   if (!why->empty()) return std::unique_ptr<Arenas>();
   TUTTI_TRY_ASSIGN(const auto handles, tell_all(host, ByteWriter().put(handle).put(arenas->own_).take()));
   TUTTI_TRY_ASSIGN(*why, agree(host, arenas->map_all(seats, handles)));
-  if (!why->empty()) return std::unique_ptr<Arenas>();
-  TUTTI_TRY_ASSIGN(*why, agree(host, arenas->write_samples()));  // all have written
-  if (!why->empty()) return std::unique_ptr<Arenas>();
-  TUTTI_TRY_ASSIGN(*why, agree(host, arenas->compare_samples()));
-  if (!why->empty()) return std::unique_ptr<Arenas>();
-  TUTTI_TRY_ASSIGN(*why, agree(host, arenas->clear_samples()));
-  if (!why->empty()) return std::unique_ptr<Arenas>();
-  return arenas;
+  for (const auto step : {&Arenas::write_samples, &Arenas::compare_samples, &Arenas::clear_samples})
+    if (why->empty()) {
+      TUTTI_TRY_ASSIGN(*why, agree(host, (arenas.get()->*step)()));
+    }
+  if (why->empty()) return arenas;
+  for (void* memory : std::exchange(arenas->mapped_, {})) port.unmap(memory);
+  TUTTI_TRY(tell_all(host, "unmapped"));  // CUDA forbids to free what others have mapped
+  return std::unique_ptr<Arenas>();
 }
 
 // Other ranks of a broken group may still be writing to this arena and cannot be waited for, so it is leaked.

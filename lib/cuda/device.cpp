@@ -102,9 +102,10 @@ Device::~Device() {
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
   TUTTI_TRY(host_.check_open());
-  if (joins_streams(operation)) {
-    TUTTI_TRY_ASSIGN(const bool is_captured, port_.is_capturing(stream));
-    if (is_captured)
+  if (const auto on_device = OnDevice::enter(port_, device_)) {
+    const auto is_captured = port_.is_capturing(stream);
+    if (!is_captured && is_captured.error().code == Code::kInvalidUsage) return is_captured.error();
+    if (is_captured && is_captured.value() && joins_streams(operation))
       return Error{Code::kInvalidUsage, "a group's messages on several streams cannot be captured: use one stream"};
   }
   const auto only_by = port_.is_per_thread(stream) ? std::this_thread::get_id() : std::thread::id();
@@ -152,7 +153,11 @@ bool Device::drop_pending() {
 Result<bool> Device::enqueue_all() {
   if (pending_.empty()) return true;
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
-  for (; !pending_.empty(); pending_.pop_front()) {
+  // CUDA blocks who enqueues into a stream that has some 1,000 works. These may wait for other ranks of this very
+  // thread, so all of them take turns.
+  constexpr int kMost = 16;
+  for (int n = 0; !pending_.empty(); pending_.pop_front(), n++) {
+    if (n == kMost) return false;
     if (!pending_.front().is_of_this_thread()) return false;  // its own thread will
     TUTTI_TRY_ASSIGN(const bool is_in_stream, enqueue(pending_.front()));
     if (!is_in_stream) return false;

@@ -104,6 +104,7 @@ class GpuStreams {
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
 
+  // kInvalidUsage if its capture has become invalid.
   virtual Result<bool> is_capturing(StreamRef stream) = 0;
   // The id of the stream that the handle means in the calling thread. No other stream ever has it, whereas handles of
   // destroyed streams are reused. A stream may have another id while it is captured.

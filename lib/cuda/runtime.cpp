@@ -229,7 +229,7 @@ class RuntimeStreams : public virtual GpuStreams {
   Result<void> words(const WordOperation* operations, int n, StreamRef stream) override {
     if (batch_mem_op() == nullptr)
       return Error{Code::kCudaError, "this CUDA driver has no cuStreamBatchMemOp: use one of CUDA 12 or later"};
-    constexpr int kMost = 256;  // the driver's limit
+    constexpr int kMost = 255;  // cuda.h: "Must be less than 256"
     std::vector<CUstreamBatchMemOpParams> params(static_cast<size_t>(n));
     for (int i = 0; i < n; i++) {
       CUstreamBatchMemOpParams& p = params[static_cast<size_t>(i)];
@@ -264,6 +264,8 @@ class RuntimeStreams : public virtual GpuStreams {
   Result<bool> is_capturing(StreamRef stream) override {
     cudaStreamCaptureStatus status;
     TUTTI_TRY(check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream_of(stream), &status)));
+    if (status == cudaStreamCaptureStatusInvalidated)
+      return Error{Code::kInvalidUsage, "the capture of this stream has become invalid: end it, then call again"};
     return status != cudaStreamCaptureStatusNone;
   }
 

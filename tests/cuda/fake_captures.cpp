@@ -138,7 +138,9 @@ Result<double> FakePort::seconds_between(EventRef from, EventRef to) {
 
 Result<bool> FakePort::is_capturing(StreamRef stream) {
   if (would_join_legacy(stream, false)) return refuse("a blocking stream is capturing", kImplicit);
-  return stream_of(stream).capture != nullptr;
+  const auto& capture = stream_of(stream).capture;
+  if (capture != nullptr && capture->is_spoilt) return Error{Code::kInvalidUsage, "this stream's capture is invalid"};
+  return capture != nullptr;
 }
 
 void FakePort::begin_capture(StreamRef stream, FakeGraph* graph) {

@@ -124,15 +124,15 @@ class GpuStream {
   tutti::cuda::StreamRef stream_;
 };
 
-// For two ranks that are processes, which have met in `host`. Null if it fails.
-inline tuttiComm_t create_on_own_gpu(int rank, tuttiComm_t host, Outcome& o) {
+// For ranks that are processes, which have met in `host`. Null if it fails.
+inline tuttiComm_t create_on_own_gpu(int rank, tuttiComm_t host, Outcome& o, int n_ranks = 2) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.cudaDevice = rank;
   tuttiUniqueId id = {};
   if (rank == 0) o.take(tuttiGetUniqueId(&id));
   o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
   tuttiComm_t comm = nullptr;
-  o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+  o.take(tuttiCommInitRankConfig(&comm, n_ranks, id, rank, &config));
   return comm;
 }
 

@@ -169,6 +169,18 @@ TEST_CASE("a process frees nothing that others have mapped") {
   require_success(ranks.wait());
 }
 
+TEST_CASE("a process frees nothing that others have mapped where mapped memory does not work") {
+  Processes ranks(4, [](int rank, tuttiComm_t host, Outcome& o) {
+    auto* port = new FakePort(4);
+    port->corrupts_maps = rank == 2;
+    const tuttiComm_t comm = create_on_own_gpu(rank, host, o, 4);
+    o.take(tuttiBarrier(host, nullptr));
+    o.wrong += comm == nullptr || port->early_frees != 0;
+    o.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}
+
 TEST_CASE("a rank that leaves lets go of what the others have registered") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     const InPlace in = register_on_own_gpu(rank, host, o);

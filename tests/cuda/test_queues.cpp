@@ -324,3 +324,21 @@ TEST_CASE("aborting frees a stream that waits in a queue, also where what frees 
   require_abort_frees(port, Seats::kOwnGpus, 2, true);
   CHECK(patience.end());
 }
+
+TEST_CASE("a thread with several GPUs may group more operations than CUDA takes in a stream") {
+  FakePort port(2);
+  const int devices[] = {0, 1};
+  tuttiComm_t comms[2];
+  REQUIRE(tuttiCommInitAll(comms, 2, devices) == tuttiSuccess);
+  GpuStream streams[] = {GpuStream(port), GpuStream(port)};
+  std::vector<int32_t> data[] = {{1, 2}, {3, 1}};
+  tuttiGroupStart();
+  for (int i = 0; i < 1000; i++)
+    for (size_t r = 0; r < 2; r++)
+      CHECK(tuttiAllReduce(data[r].data(), data[r].data(), 2, tuttiInt32, tuttiMax, comms[r], streams[r]) ==
+            tuttiSuccess);
+  CHECK(tuttiGroupEnd() == tuttiSuccess);
+  for (GpuStream& stream : streams) stream.synchronize();
+  for (const auto& one : data) CHECK(one == std::vector<int32_t>{3, 2});
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}

@@ -12,6 +12,7 @@ using namespace tutti_test::cudart;
 namespace {
 
 CUresult stream_batch(CUstream stream, unsigned n, CUstreamBatchMemOpParams* params, unsigned) {
+  if (n >= 256) return CUDA_ERROR_INVALID_VALUE;
   std::vector<tutti::cuda::WordOperation> words;
   for (unsigned i = 0; i < n; i++) {
     const CUstreamBatchMemOpParams& p = params[i];

@@ -333,6 +333,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   *status = capture == nullptr   ? cudaStreamCaptureStatusNone
             : capture->is_spoilt ? cudaStreamCaptureStatusInvalidated
                                  : cudaStreamCaptureStatusActive;
+  if (*status == cudaStreamCaptureStatusInvalidated) return cudaSuccess;
   return outcome_of(world().port->is_capturing(own(stream)));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
