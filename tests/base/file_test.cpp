@@ -94,8 +94,8 @@ TEST_CASE("a pipe that nobody reads is not waited for, and whoever reads it gets
   size_t got = 0;
   std::thread reads([&] {
     char some[1000];
-    for (ssize_t n = 0; n > 0 || !is_over; n = ::read(reader.get(), some, sizeof some))
-      got += n > 0 ? static_cast<size_t>(n) : 0;
+    for (bool was_over = false; !std::exchange(was_over, is_over.load());)
+      for (ssize_t n; (n = ::read(reader.get(), some, sizeof some)) > 0;) got += static_cast<size_t>(n);
   });
   const auto written = write_file(path, text);
   is_over = true;

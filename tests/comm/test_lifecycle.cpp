@@ -209,12 +209,15 @@ TEST_CASE("creations that come to nothing give back all that they took") {
   setenv("TUTTI_INIT_TIMEOUT", "1", 1);
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.blocking = 0;
+  const tuttiUniqueId id = new_id();
   for (int i = 0; i < 20; i++) {
     tuttiComm_t comm = nullptr;
-    REQUIRE(tuttiCommInitRankConfig(&comm, 2, new_id(), i % 2, &config) == tuttiInProgress);
+    REQUIRE(tuttiCommInitRankConfig(&comm, 2, id, i % 2, &config) == tuttiInProgress);
     CHECK(tuttiCommAbort(comm) == tuttiSuccess);
   }
   config.blocking = 1;
+  tuttiComm_t none = nullptr;  // if none of those has reached the id, which waits for its first rank longer
+  CHECK(tuttiCommInitRankConfig(&none, 2, id, 0, &config) != tuttiSuccess);
   for (int rank : {0, 1}) {
     tuttiComm_t comm = nullptr;
     CHECK(tuttiCommInitRankConfig(&comm, 2, new_id(), rank, &config) == tuttiTimeout);
