@@ -32,6 +32,7 @@ struct JobList {
   Job jobs[kMaxJobs];
   const void* pointers[kMaxPointers];  // each job's sources, then its destinations
   Scale scales[kMaxPlaces];            // by source, for all jobs, if `scaled`
+  const uint32_t* stop = nullptr;      // in this GPU's memory: if it is not 0, blocks that begin do nothing
   uint16_t n_jobs = 0, n_pointers = 0;
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;

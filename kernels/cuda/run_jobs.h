@@ -23,6 +23,16 @@ __device__ inline Place here() {
 }
 #endif
 
+__host__ __device__ inline uint32_t load_acquire(const uint32_t* at) {
+#if defined(__CUDA_ARCH__)
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+#else
+  return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
 template <class Stored>
 __host__ __device__ Stored read_element(const char* from) {
   if (reinterpret_cast<uintptr_t>(from) % sizeof(Stored) == 0) return *reinterpret_cast<const Stored*>(from);
@@ -303,6 +313,7 @@ class JobRun {
 
 template <class T, int kUnroll, bool kCopies>
 __host__ __device__ void run_jobs(const JobList& list, Place place) {
+  if (list.stop != nullptr && load_acquire(list.stop) != 0) return;
   int j = 0;
   while (place.block >= list.jobs[j].end_tile) j++;
   const Job& job = list.jobs[j];

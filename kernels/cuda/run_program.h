@@ -11,16 +11,6 @@
 
 namespace tutti::cuda {
 
-__host__ __device__ inline uint32_t load_acquire(const uint32_t* at) {
-#if defined(__CUDA_ARCH__)
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
-  return value;
-#else
-  return __atomic_load_n(at, __ATOMIC_ACQUIRE);
-#endif
-}
-
 __host__ __device__ inline void store_release(uint32_t* at, uint32_t value) {
 #if defined(__CUDA_ARCH__)
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");

@@ -134,10 +134,14 @@ Result<void> Arenas::meet(int stage, const std::vector<int>& ranks, StreamRef st
   return port_.words(words.data(), static_cast<int>(words.size()), stream);
 }
 
+// A user takes its buffers back when its stream has ended. By then all ranks have heard of the failure, which takes
+// some milliseconds, so that none begins what works in others' buffers, and what has begun is over.
 void Arenas::release_waits() {
+  constexpr double kPatienceSeconds = 0.1;
+  if (!patience_) patience_ = Deadline::after_seconds(kPatienceSeconds);
   __atomic_store_n(abort_word(), 1, __ATOMIC_RELEASE);
-  std::vector<WordOperation> words;
-  for (int stage = 0; stage < kStages; stage++)
+  std::vector<WordOperation> words = {{stop_word(), 1}};
+  for (int stage = 0; stage < kStages && patience_->passed(); stage++)
     for (size_t r = 0; r < arenas_.size(); r++) words.push_back({word(rank_, stage, static_cast<int>(r)), 1});
   (void)port_.words(words.data(), static_cast<int>(words.size()), stream_);
   (void)port_.synchronize(stream_);

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "cuda/phases.h"
 
 namespace tutti::cuda {
@@ -42,15 +44,18 @@ class Arenas {
   }
   // Not 0: kernels of this rank give up waiting.
   uint32_t* abort_word() const { return sample_ + kMaxPlaces; }
+  // The same for kernels that do not wait, which would look for it in host memory in each of their blocks.
+  uint32_t* stop_word() const { return word(rank_, kStages, 0); }
   // In the stream of these ranks: tells all others that they have reached the stage, and waits for all others.
   Result<void> meet(int stage, const std::vector<int>& ranks, StreamRef stream);
   // Passes this rank's own memory to the caller, to free; null if it must be leaked.
   void* give_up();
-  // Sets all words that this rank waits for. Waits for the device. Uses no host, which may be gone.
+  // Sets all words that this rank waits for, beginning some time after the first call, when no other rank's kernels
+  // touch this one's buffers any more. Waits for the device. Uses no host, which may be gone.
   void release_waits();
 
  private:
-  static constexpr size_t kDataOffset = kStages * kMaxPlaces * kWordStride;
+  static constexpr size_t kDataOffset = (kStages * kMaxPlaces + 1) * kWordStride;  // behind stop_word()
   static constexpr size_t kOneHopOffset = kDataOffset + kArenaDataBytes;
   static constexpr size_t kEpochsOffset = kOneHopOffset + kOneHopRoomBytes;
   static constexpr size_t kTwoHopOffset = kEpochsOffset + 512;
@@ -70,7 +75,8 @@ class Arenas {
   std::vector<void*> arenas_, mapped_;
   void* own_ = nullptr;
   StreamRef stream_ = nullptr;
-  uint32_t* sample_ = nullptr;  // in host memory: a word for each rank, and abort_word()
+  uint32_t* sample_ = nullptr;        // in host memory: a word for each rank, and abort_word()
+  std::optional<Deadline> patience_;  // before waits are released
 };
 
 }  // namespace tutti::cuda

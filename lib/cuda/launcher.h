@@ -27,6 +27,9 @@ class Launcher {
     list_ = empty_;
   }
 
+  // The jobs are not begun any more once the word is set.
+  void stop_at(const uint32_t* word) { list_.stop = empty_.stop = word; }
+
   Result<void> add(uint64_t elems, uint32_t divisor, const std::vector<const void*>& src,
                    const std::vector<void*>& dst) {
     if (elems == 0 || dst.empty()) return {};

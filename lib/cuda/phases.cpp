@@ -192,6 +192,8 @@ Result<void> enqueue_where_it_lies(const Gpu& gpu, const Arrivals& everyone, con
   const auto n_ranks = static_cast<int>(everyone.size());
   const auto moves = moves_of(operation, n_ranks);
   Launcher jobs(gpu.port, gpu.info, operation, ours.stream);
+  // A stream that comes late, after another rank has given up and taken its buffers back, must not touch these.
+  jobs.stop_at(gpu.arenas.stop_word());
   // All buffers may be read and written from here on, because every stream has reached the operation.
   TUTTI_TRY(gpu.arenas.meet(kPut, ours.ranks, ours.stream));
   for (const Move& move : moves) {

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <barrier>
 #include <thread>
 #include <vector>
@@ -152,6 +153,42 @@ TEST_CASE("what the GPU may still use stays if the GPU cannot be asked") {
   }
 }
 
+TEST_CASE("a stream that comes late leaves buffers alone that another rank has taken back after a failure") {
+  FakePort port(2);
+  const tuttiUniqueId id = new_id();
+  std::barrier called(2), both(2);
+  std::vector<std::thread> threads;
+  std::vector<Outcome> outcomes(2);
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      const tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      auto* const data = static_cast<int32_t*>(port.allocate(InPlace::kCount * 4).value());
+      std::fill_n(data, InPlace::kCount, r);
+      {
+        GpuStream stream(port);
+        if (r == 0) (void)port.enqueue(stream.ref(), [&] { both.arrive_and_wait(); });
+        o.take(tuttiAllReduce(data, data, InPlace::kCount, tuttiInt32, tuttiSum, comm, stream));
+        called.arrive_and_wait();
+        if (r == 1) {
+          o.take(tuttiCommRevoke(comm, 0));
+          stream.synchronize();
+          std::fill_n(data, InPlace::kCount, 7);
+          both.arrive_and_wait();
+        }
+        stream.synchronize();
+      }
+      both.arrive_and_wait();
+      o.wrong += static_cast<size_t>(std::count(data, data + InPlace::kCount, r == 1 ? 7 : 0)) != InPlace::kCount;
+      o.take(tuttiCommAbort(comm));
+      port.free(data);
+    });
+  for (std::thread& thread : threads) thread.join();
+  require_success(outcomes);
+}
+
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
 TEST_CASE("a process frees nothing that others have mapped") {
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
@@ -177,6 +214,7 @@ TEST_CASE("a process frees nothing that others have mapped where mapped memory d
     o.take(tuttiBarrier(host, nullptr));
     o.wrong += comm == nullptr || port->early_frees != 0;
     o.take(tuttiCommDestroy(comm));
+    o.take(tuttiCommFinalize(host));
   });
   require_success(ranks.wait());
 }

@@ -107,6 +107,7 @@ std::unique_ptr<Grid> grid_of(const Module& module, const JobList& list) {
   }
   for (const Scale& scale : list.scales)
     if (list.scaled && scale.at != nullptr) may_read(grid.get(), scale.at, dtype_bytes(list.dtype));
+  if (list.stop != nullptr) may_read(grid.get(), list.stop, sizeof *list.stop);
   return grid;
 }
 
