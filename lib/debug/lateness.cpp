@@ -25,15 +25,15 @@ bool joins(Collective collective) {
 
 using Times = std::map<int, int64_t>;  // by rank
 
-// By how much each rank's time exceeds the others' median. There are two ranks or more, perhaps thousands.
+// By how much each rank's time exceeds the others' median; 0 or less, if it does not. There are two ranks or more,
+// perhaps thousands.
 Times excess(const Times& times) {
   std::vector<std::pair<int64_t, int>> sorted;
   for (const auto& [rank, ns] : times) sorted.emplace_back(ns, rank);
   std::ranges::sort(sorted);
-  const size_t middle = (sorted.size() - 2) / 2;  // of the others
+  const int64_t median_ns = sorted[(sorted.size() - 2) / 2].first;  // of the others of those that exceed it
   Times found;
-  for (size_t i = 0; i < sorted.size(); i++)
-    found[sorted[i].second] = sorted[i].first - sorted[middle < i ? middle : middle + 1].first;
+  for (const auto& [ns, rank] : sorted) found[rank] = ns - median_ns;
   return found;
 }
 
