@@ -84,7 +84,7 @@ TEST_CASE("small 16-bit floats stay where the CPU takes subnormal floats for zer
 TEST_CASE("16-bit compression averages to its precision and sends half the bytes") {
   const tuttiDdpCompression_t compression = GENERATE(tuttiDdpFloat16, tuttiDdpBfloat16);
   on_ranks(3, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-    Model model({3, 700, 64});
+    Model model({3, 7000, 64});
     tuttiDdpConfig_t config = small_buckets();
     config.compression = compression;
     take(outcome, model.create(comm, &config));
