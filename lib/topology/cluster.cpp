@@ -188,7 +188,7 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
 Result<Cluster> cluster_from_json(std::string_view text, const std::string& file) {
   const Json json = Json::parse(text, nullptr, false);
   Fields fields(json, file);
-  if (!json.is_object()) return fields.wrong("it does not hold a JSON object; lib/sim/README.md shows one");
+  if (!json.is_object()) return fields.wrong("it does not hold a JSON object; tools/sim/README.md shows one");
   Cluster cluster;
   TUTTI_TRY(read_counts(fields, &cluster));
   for (const char* name : {"local", "nic", "rack", "exceptions", "hosts", "name"}) fields.know(name);

@@ -1,5 +1,5 @@
 // This header: hosts, racks and the network between them, as a file describes them: one that a tuning file names, for
-// the library, or the simulator's (lib/sim/README.md lists its fields). Values; any thread.
+// the library, or the simulator's (tools/sim/README.md lists its fields). Values; any thread.
 #pragma once
 
 #include <cstdint>

@@ -30,16 +30,14 @@ ROOMS = {
     "lib/api": {"lib/comm", "lib/exec", "lib/cuda/port.h", "lib/group", "include/tutti"} | BASE,
     "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},
     "lib/ddp/cuda": {"lib/ddp", "lib/cuda/port.h", "kernels/cuda", "include/tutti/ddp.h"} | BASE,
-    # Not part of libtutti.so.
-    "lib/sim": {"lib/plan", "lib/schedule", "lib/topology", "lib/exec/chunks.h", "lib/debug"} | BASE,
     "lib/nccl": {"include"},
     "lib/torch": {"include"},
     "lib/numpy": {"include"},
     "tools": {"include", "lib/base/cgroups.h"},  # the latter is nothing to link with
     "tools/cli": set(),
     # They show what only the inside knows.
-    "tools/tune": {"lib/plan", "lib/sim", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
-    "tools/sim": {"lib/sim", "tools/perf", "include", "lib/plan", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
+    "tools/tune": {"lib/plan", "tools/sim", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
+    "tools/sim": {"tools/perf", "include", "lib/plan", "lib/exec/chunks.h", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "tools/doctor": {"lib/group", "include"} | BASE,
     "tools/trace": {"lib/debug"} | BASE,
     "tools/topo": {"lib/topology", "lib/schedule", "lib/comm", "lib/group"} | BASE,

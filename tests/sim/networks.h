@@ -4,7 +4,7 @@
 #include <cmath>
 #include <ostream>
 
-#include "sim/compare.h"
+#include "tools/sim/compare.h"
 
 namespace tutti::sim::testing {
 

@@ -2,7 +2,7 @@
 #include "catch.h"
 #include "contains.h"
 #include "networks.h"
-#include "sim/calibrate.h"
+#include "tools/sim/calibrate.h"
 
 namespace tutti::sim::testing {
 namespace {

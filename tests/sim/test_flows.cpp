@@ -5,7 +5,7 @@
 
 #include "catch.h"
 #include "networks.h"
-#include "sim/flows.h"
+#include "tools/sim/flows.h"
 
 namespace tutti::sim::testing {
 namespace {

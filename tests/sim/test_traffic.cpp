@@ -3,7 +3,7 @@
 
 #include "catch.h"
 #include "networks.h"
-#include "sim/traffic.h"
+#include "tools/sim/traffic.h"
 
 namespace tutti::sim::testing {
 namespace {

@@ -1,7 +1,7 @@
 // Training steps against times computed by hand.
 #include "catch.h"
 #include "networks.h"
-#include "sim/training.h"
+#include "tools/sim/training.h"
 
 namespace tutti::sim::testing {
 namespace {

@@ -41,19 +41,19 @@ else
 fi
 "$topo" --graph graphs/four_pcie.xml >"$out/graph" || fail "a graph of NCCL's file"
 grep -q '^ring: 20.0 GB/s' "$out/graph" && grep -q '  GPU 3, nearest NIC eth0; . links' "$out/graph" || { cat "$out/graph"; fail "its ring"; }
-"$topo" --graph ../../lib/sim/two_racks.json --host graphs/dgx_h100.xml >"$out/graph" || fail "a graph of a cluster"
+"$topo" --graph ../../tools/sim/two_racks.json --host graphs/dgx_h100.xml >"$out/graph" || fail "a graph of a cluster"
 grep -q '^ring: 50.0 GB/s' "$out/graph" && grep -q '  host 5, GPU 7, nearest NIC host 5, mlx5_7;' "$out/graph" || { cat "$out/graph"; fail "its ring"; }
 for file in graphs/*.xml; do
   "$topo" --graph "$file" --xml "$out/written.xml" >"$out/graph" || fail "tutti-topo --graph $file --xml"
   "$topo" --graph "$out/written.xml" | diff -u "$out/graph" - || fail "what is written of $file has another ring"
 done
-refused 'two_racks.json: there are several hosts' --graph ../../lib/sim/two_racks.json --host graphs/dgx_h100.xml --xml "$out/written.xml"
+refused 'two_racks.json: there are several hosts' --graph ../../tools/sim/two_racks.json --host graphs/dgx_h100.xml --xml "$out/written.xml"
 refused 'xml.*No space' --graph graphs/vm.xml --xml /dev/full
 refused 'give --graph, too' --xml "$out/written.xml"
 refused 'leave out --graph' --graph graphs/vm.xml --svg "$out/graph.svg"
 refused 'a graph has no ranks' --graph graphs/vm.xml --ranks 2
 refused 'a graph has no ranks' --graph graphs/vm.xml --cyclic
-refused 'give one --host' --graph ../../lib/sim/two_racks.json --host graphs/vm.xml --host graphs/vm.xml
+refused 'give one --host' --graph ../../tools/sim/two_racks.json --host graphs/vm.xml --host graphs/vm.xml
 refused 'give --ranks, too' --cyclic
 "$topo" --graph this-host >"$out/graph" && grep -q '^ring: ' "$out/graph" || fail "this host's graph"
 refused 'cannot be read: No such file' --graph nowhere.json

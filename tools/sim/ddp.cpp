@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "../perf/tensors.h"
-#include "sim/compare.h"
-#include "sim/training.h"
+#include "tools/sim/compare.h"
+#include "tools/sim/training.h"
 
 namespace tutti::sim {
 namespace {

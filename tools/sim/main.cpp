@@ -25,7 +25,7 @@ constexpr const char* kExamples =
     "  tutti-sim broadcast --ranks 8 --topology F --bytes 1M --trace t.json    the fastest, for ui.perfetto.dev\n"
     "  tutti-sim all-reduce --ranks 4 --topology host.json    where tutti-tune has measured\n"
     "  tutti-sim ddp --model resnet50 --ranks 8..512 --compute-ms 90 --topology F    how training scales\n"
-    "The topology's fields are described in the sources' lib/sim/README.md, beside an example, two_racks.json.\n"
+    "The topology's fields are described in the sources' tools/sim/README.md, beside an example, two_racks.json.\n"
     "Exit status: 0 good, 1 failed, 2 wrong usage.\n";
 
 struct Settings {

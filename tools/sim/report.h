@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/compare.h"
+#include "tools/sim/compare.h"
 
 namespace tutti::sim {
 

@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   app.add_option(
       "--graph", graph,
       "print the best ring of this graph instead: a topology file of NCCL's, what --host takes, this-host, or "
-      "a cluster's .json (lib/sim), each of whose hosts is like the one --host");
+      "a cluster's .json (see tools/sim), each of whose hosts is like the one --host");
   app.add_option("--xml", xml, "also write the graph into this file, as NCCL reads it with NCCL_TOPO_FILE");
   app.add_option("--svg", svg, "also draw it into this SVG file");
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-topo")) return *status;

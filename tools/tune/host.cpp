@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "sim/calibrate.h"
+#include "tools/sim/calibrate.h"
 
 namespace tutti::tune {
 namespace {

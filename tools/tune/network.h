@@ -8,7 +8,7 @@
 namespace tutti::tune {
 
 // All ranks call it; the first of each host sends and receives. Rank 0 prints the racks, shows progress on a terminal,
-// and receives the description: JSON, see lib/sim/README.md.
+// and receives the description: JSON, see tools/sim/README.md.
 perf::Status measure_network(perf::Team& team, std::string* json);
 
 }  // namespace tutti::tune

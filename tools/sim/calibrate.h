@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "sim/compare.h"
+#include "tools/sim/compare.h"
 
 namespace tutti::sim {
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "schedule/alike.h"
-#include "sim/network.h"
+#include "tools/sim/network.h"
 
 namespace tutti::sim {
 

@@ -8,8 +8,8 @@
 #include <queue>
 #include <vector>
 
-#include "sim/flows.h"
-#include "sim/run.h"
+#include "tools/sim/flows.h"
+#include "tools/sim/run.h"
 
 namespace tutti::sim {
 

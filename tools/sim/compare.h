@@ -2,7 +2,7 @@
 #pragma once
 
 #include "plan/planner.h"
-#include "sim/run.h"
+#include "tools/sim/run.h"
 
 namespace tutti::sim {
 

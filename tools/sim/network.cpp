@@ -1,4 +1,4 @@
-#include "sim/network.h"
+#include "tools/sim/network.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "sim/calibrate.h"
+#include "tools/sim/calibrate.h"
 
 #include <algorithm>
 #include <cmath>

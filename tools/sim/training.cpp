@@ -1,4 +1,4 @@
-#include "sim/training.h"
+#include "tools/sim/training.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/lanes.h"
+#include "tools/sim/lanes.h"
 
 namespace tutti::sim {
 namespace {

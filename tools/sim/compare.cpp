@@ -1,4 +1,4 @@
-#include "sim/compare.h"
+#include "tools/sim/compare.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "sim/flows.h"
+#include "tools/sim/flows.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "sim/lanes.h"
+#include "tools/sim/lanes.h"
 
 #include <algorithm>
 

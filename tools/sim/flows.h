@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "sim/network.h"
+#include "tools/sim/network.h"
 
 namespace tutti::sim {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "exec/chunks.h"
-#include "sim/traffic.h"
+#include "tools/sim/traffic.h"
 
 namespace tutti::sim {
 

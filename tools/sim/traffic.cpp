@@ -1,4 +1,4 @@
-#include "sim/traffic.h"
+#include "tools/sim/traffic.h"
 
 #include <algorithm>
 
