@@ -11,7 +11,7 @@
 #include "beside.h"
 #include "catch.h"
 #include "contains.h"
-#include "topology/graph.h"
+#include "tools/topo/graph.h"
 
 using namespace tutti;
 

@@ -1,5 +1,5 @@
 // Links between GPUs, read from a made-up NVIDIA library.
-#include "topology/graph.h"
+#include "tools/topo/graph.h"
 
 #include "beside.h"
 #include "catch.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "topology/graph.h"
+#include "tools/topo/graph.h"
 #include "topology/layout.h"
 #include "topology/machine.h"
 

@@ -1,4 +1,4 @@
-#include "topology/graph.h"
+#include "tools/topo/graph.h"
 
 #include <dlfcn.h>
 

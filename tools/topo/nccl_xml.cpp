@@ -15,7 +15,7 @@
 #include <optional>
 #include <set>
 
-#include "topology/graph.h"
+#include "tools/topo/graph.h"
 
 namespace tutti {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <random>
 
-#include "topology/graph.h"
+#include "tools/topo/graph.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,5 @@
 // This header: machines and the network between them as a graph, from hwloc's machine, NCCL's topology files and a
-// cluster's description; and the order of ranks in which a ring is fastest on it. Not in libtutti.so: for tools only.
-// Values; any thread.
+// cluster's description; and the order of ranks in which a ring is fastest on it. Values; any thread.
 #pragma once
 
 #include <map>
