@@ -153,6 +153,21 @@ TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
   CHECK(more("racks", 1024) == Catch::Approx(2 * 40e6).epsilon(0.01));
 }
 
+TEST_CASE("cost: between racks bytes take as long as they need there") {
+  Facts facts = facts_of(8, 1);
+  facts.machine.ranks = facts.largest_host = 1, facts.hosts = 8, facts.shares_memory = false;
+  facts.racks.n = 2, facts.racks.largest = 4;
+  for (const char* const algo : {"ring", "oneshot", "circulant", "doubling", "racks"}) {
+    INFO(algo);
+    facts.racks.bytes_per_second = 0;
+    const double fast = cost(Collective::kAllReduce, algo_named(algo), 1 << 26, facts);
+    facts.racks.bytes_per_second = facts.wire_bytes_per_second / 100;
+    // Each rack sends the other one half of the sum and half of its inputs at least.
+    const double least = 1e9 * (1 << 26) / static_cast<double>(facts.racks.bytes_per_second);
+    CHECK(cost(Collective::kAllReduce, algo_named(algo), 1 << 26, facts) >= std::max(least, fast));
+  }
+}
+
 TEST_CASE("cost: of CPUs and network the longer one counts, and most of the other") {
   Facts facts = facts_of(2, 2);
   facts.wire_bytes_per_second = 1'000'000'000;

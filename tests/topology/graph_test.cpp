@@ -342,6 +342,10 @@ TEST_CASE("graph: what is wrong with a file is said") {
     CHECK(graph.error().code == Code::kInvalidUsage);
     CHECK(contains(graph.error().message, wrong.says));
   }
+  // What newer files have besides CPUs is no CPU.
+  const auto newer = graph_from_nccl_xml(with("<cpu ", "<fabric numaid=\"7\"/><cpu "), "F");
+  REQUIRE(newer);
+  CHECK(newer.value().nodes.size() == graph_from_nccl_xml(good, "F").value().nodes.size());
   for (size_t bytes = 0; bytes + 2 < good.size(); bytes += 13)  // a truncated file is never accepted
     CHECK_FALSE(graph_from_nccl_xml(good.substr(0, bytes), "F"));
   Graph graph;
