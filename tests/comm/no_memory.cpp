@@ -461,7 +461,7 @@ static bool the_traces_lack() {
 }
 
 int main() {
-  alarm(60);
+  alarm(170);
   mallopt(M_PERTURB, 0xa5);  // fills freed memory, so that its use shows
   t_is_main = true;
   if (!one_rank_lacks()) return 4;
