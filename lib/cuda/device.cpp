@@ -102,14 +102,19 @@ Device::~Device() {
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
   TUTTI_TRY(host_.check_open());
-  if (const auto on_device = OnDevice::enter(port_, device_)) {
-    const auto is_captured = port_.is_capturing(stream);
-    if (!is_captured && is_captured.error().code == Code::kInvalidUsage) return is_captured.error();
-    if (is_captured && is_captured.value() && joins_streams(operation))
-      return Error{Code::kInvalidUsage, "a group's messages on several streams cannot be captured: use one stream"};
+  const auto is_captured = [&]() -> Result<bool> {
+    TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+    return port_.is_capturing(stream);
+  }();
+  if (!is_captured) {
+    if (is_captured.error().code != Code::kInvalidUsage) host_.break_with(is_captured.error());
+    return is_captured.error();
   }
+  if (is_captured.value() && joins_streams(operation))
+    return Error{Code::kInvalidUsage, "a group's messages on several streams cannot be captured: use one stream"};
   const auto only_by = port_.is_per_thread(stream) ? std::this_thread::get_id() : std::thread::id();
-  pending_.push_back({operation, {stream}, &ways_->of(operation), only_by});
+  pending_.push_back(
+      {operation, {.stream = stream, .is_captured = is_captured.value()}, &ways_->of(operation), only_by});
   return {};
 }
 
@@ -168,7 +173,6 @@ Result<bool> Device::enqueue_all() {
 Result<void> Device::begin(Pending& pending) {
   pending.has_begun = true;
   Turn& turn = pending.turn;
-  TUTTI_TRY_ASSIGN(turn.is_captured, port_.is_capturing(turn.stream));
   TUTTI_TRY_ASSIGN(turn.stream_id, port_.id_of(turn.stream, turn.is_captured));
   if (!turn.is_captured && pending.way->waits_unseen() && !joins_streams(pending.operation))
     progress_.begin(pending.operation);

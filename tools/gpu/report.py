@@ -134,7 +134,7 @@ def text(result):
         parts.append(f"## Kernels\n\n`tests/gpu/gpu_kernels`. The device copies at {result['kernels']['copy_gb_s']:.0f} GB/s, reads and writes counted.\n\n"
                      + table(["kernel", "bytes", "GB/s", "of the copy rate"], rows))
     if result.get("perf"):
-        parts.append("## All-reduce, sum of floats\n\n`all_reduce_perf --device cuda -t RANKS` or `--procs RANKS`, out of place; the limit is 2 * ranks * "
+        parts.append("## All-reduce, sum of floats\n\n`all_reduce_perf --device cuda:0 -t RANKS` or `--procs RANKS`, out of place; the limit is 2 * ranks * "
                      "bytes at the copy rate.\n\n"
                      + perf_table(result))
     return "\n\n".join(parts) + "\n"
